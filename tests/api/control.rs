@@ -246,6 +246,67 @@ async fn kill_switches_are_listed_and_deleted() {
 }
 
 #[tokio::test]
+async fn kill_switch_on_params_is_shown_and_explained() {
+    let fleet = fleet().await;
+    let body = json!({"type": "echo", "params": {"/customer/id": 42, "/kind": "import"}, "reason": "wrong prices"});
+    let (status, set) = fleet.call(Method::PUT, "/v1/kill-switches/bad-import", body.clone()).await;
+    assert_eq!((status, &set["params"], &set["matches"]), (200, &body["params"], &Value::Null));
+    assert_eq!(fleet.get::<Value>("/v1/kill-switches").await["kills"][0], set);
+    let record = fleet.control("kill/bad-import").unwrap();
+    assert_eq!((&record["params"], &record["matches"]), (&body["params"], &json!("tag")), "for older builds");
+    for (id, params) in [
+        ("hit", json!({"customer": {"id": 42.0}, "kind": "import"})),
+        ("bad-import", json!({"customer": {"id": 42}, "kind": "export"})),
+    ] {
+        fleet.create(json!({"type": "echo", "id": id, "params": params, "tags": ["bad-import"]})).await;
+    }
+    fleet.folded().await;
+    let answer: Why = fleet.get("/v1/tasks/hit/why").await;
+    let finding = &answer.findings[0];
+    let expected = "the kill switch `bad-import` matches the task by its params at `/customer/id` and at `/kind`: wrong prices; it \
+                    will be cancelled";
+    assert_eq!((finding.code, finding.message.as_str()), (Reason::MatchesKillSwitch, expected));
+    let answer: Why = fleet.get("/v1/tasks/bad-import/why").await;
+    assert!(answer.findings.iter().all(|finding| finding.code != Reason::MatchesKillSwitch), "{:?}", answer.findings);
+    let audit: Audit = fleet.get("/v1/audit?action=set_kill_switch").await;
+    let reason = "params of echo: `/customer/id` = 42, `/kind` = \"import\"; wrong prices";
+    assert_eq!(audit.requests[0].reason.as_deref(), Some(reason));
+}
+
+#[tokio::test]
+async fn invalid_kill_switch_on_params_is_refused() {
+    let fleet = fleet().await;
+    let five = json!({"/a": 1, "/b": 1, "/c": 1, "/d": 1, "/e": 1});
+    for (body, pointer, reason) in [
+        (json!({"type": "echo", "params": {"customer": 1}}), "/params", "`customer` is not a JSON pointer"),
+        (json!({"type": "echo", "params": {"/a~x": 1}}), "/params", "a `~` must be written `~0`"),
+        (json!({"type": "echo", "params": five}), "/params", "at most 4 params, not 5"),
+        (json!({"type": "echo", "params": {"/a": "x".repeat(2_000)}}), "/params", "longer than 1024 bytes"),
+        (json!({"type": "echo", "params": [1]}), "/params", "expected an object"),
+        (json!({"params": {"/a": 1}}), "/type", "`params` need the type"),
+        (json!({"type": "Echo!", "params": {"/a": 1}}), "/type", ""),
+        (json!({"type": "echo", "matches": "tag", "params": {"/a": 1}}), "/matches", "leave out `matches`"),
+    ] {
+        let answer = problem(fleet.request(Method::PUT, "/v1/kill-switches/x").json(&body)).await;
+        assert_eq!(
+            (answer.code.as_str(), answer.pointer.as_deref()),
+            ("bad_field", Some(pointer)),
+            "{body}: {answer:?}"
+        );
+        assert!(answer.detail.contains(reason), "{body}: {answer:?}");
+    }
+    assert_eq!(fleet.control("kill/x"), None);
+    for (query, reason) in [
+        ("params=%7B%22%2Fa%22%3A1%7D", "`params` need the type"),
+        ("type=echo&params=1", "`params`"),
+        ("type=echo&params=%7B%22a%22%3A1%7D", "it must begin with `/`"),
+    ] {
+        let answer = fleet.problem(&format!("/v1/kill-switches/x/preview?{query}")).await;
+        assert!(answer.code == "bad_parameter" && answer.detail.contains(reason), "{query}: {answer:?}");
+    }
+}
+
+#[tokio::test]
 async fn workers_are_listed_with_their_state() {
     let fleet = fleet().await;
     let producer = SharedProducer::open(fleet.log.clone(), None).unwrap();

@@ -119,3 +119,36 @@ async fn kill_switch_counts_tags_and_prefixes_apart() {
     let kill: KillSwitchDocument = serde_json::from_value(kills["kills"][0].clone()).unwrap();
     assert_eq!(kill.matches, Some(KillMatch::IdPrefix));
 }
+
+#[tokio::test]
+async fn kill_switch_on_params_counts_open_tasks_of_its_type() {
+    let fleet = fleet().await;
+    for (id, params) in [
+        ("one", json!({"customer": 42, "kind": "import"})),
+        ("two", json!({"customer": 42.0, "kind": "import", "more": [1]})),
+        ("ended", json!({"customer": 42, "kind": "import"})),
+        ("first", json!({"customer": 42, "kind": "export"})),
+        ("second", json!({"customer": 7, "kind": "import"})),
+        ("none", json!(null)),
+    ] {
+        fleet.create(json!({"type": "echo", "id": id, "params": params})).await;
+    }
+    let of_other_type = json!({"url": "a", "width": 1, "customer": 42, "kind": "import"});
+    fleet.create(json!({"type": "resize", "id": "other", "params": of_other_type})).await;
+    fleet.succeed("ended", json!(null)).await;
+    fleet.publish_event("two", Kind::Started, |event| event.attempt = 1).await;
+    fleet.folded().await;
+    let count = async |params: Value| {
+        let params: String = url::form_urlencoded::byte_serialize(params.to_string().as_bytes()).collect();
+        let counted: KillSwitchPreview =
+            fleet.get(&format!("/v1/kill-switches/bad/preview?type=echo&params={params}")).await;
+        assert!(counted.exact && counted.tagged + counted.prefixed == 0, "{counted:?}");
+        let mut ids: Vec<String> = counted.tasks.into_iter().map(|task| task.id).collect();
+        ids.sort();
+        (counted.matched, counted.running, ids.join(" "))
+    };
+    assert_eq!(count(json!({"/customer": 42, "/kind": "import"})).await, (2, 1, "one two".into()));
+    assert_eq!(count(json!({"/kind": "import"})).await, (3, 1, "one second two".into()));
+    assert_eq!(count(json!({"": null})).await, (1, 0, "none".into()));
+    assert_eq!(count(json!({"/customer": "42"})).await, (0, 0, String::new()));
+}

@@ -165,6 +165,34 @@ fn kill_switch_cancels_tasks() {
 }
 
 #[test]
+fn kill_switch_on_params_cancels_tasks_with_all_of_them() {
+    let dev = Dev::start();
+    fn on<'a>(options: &[&'a str]) -> Vec<&'a str> {
+        [&["kill-switch", "on", "bad-import"][..], options].concat()
+    }
+    let params = ["--type", "echo", "--param", "/customer/id=42", "--param", "/kind=import"];
+    dev.run(&on(&[&params[..], &["--preview"]].concat())).exits_with(0).stdout_has(&["0 open tasks match"]);
+    for (options, code, reason) in [
+        (&["--param", "/a=1"][..], 2, "--type"),
+        (&["--type", "echo", "--param", "/a=1", "--matches", "tag"], 2, "--matches"),
+        (&["--type", "echo", "--param", "a=1"], 2, "`a` is not a JSON pointer into the params"),
+        (&["--type", "echo", "--param", "/a"], 2, "`/a` is no param: write a JSON pointer and a value"),
+    ] {
+        dev.run(&on(options)).exits_with(code).stderr_has(&[reason]);
+    }
+    assert_eq!(dev.json(&["kill-switch", "list"])["kills"], json!([]));
+    dev.run(&on(&params)).exits_with(0).stdout_has(&["bad-import", r#"/customer/id=42 /kind="import""#, "echo"]);
+    // The worker reads the control topic asynchronously.
+    let killed = eventually_blocking("the worker has read the kill switch", || {
+        let ran = dev.run(&["submit", "echo", r#"{"customer": {"id": 42}, "kind": "import"}"#, "--wait"]);
+        (ran.code != Some(0)).then_some(ran)
+    });
+    killed.exits_with(1).stdout_has(&["cancelled"]);
+    dev.run(&["submit", "echo", r#"{"customer": {"id": 42}, "kind": "export"}"#, "--wait"]).exits_with(0);
+    dev.run(&["kill-switch", "off", "bad-import"]).exits_with(0);
+}
+
+#[test]
 fn delayed_tasks_are_started_now() {
     let dev = Dev::start();
     for id in ["one", "two"] {

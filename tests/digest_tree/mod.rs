@@ -99,20 +99,20 @@ fn id_of(base: &Path, file: &Path) -> TaskId {
     TaskId::parse(&id).unwrap()
 }
 
-/// Builds the example with this test's profile and returns the binary.
-fn build_example() -> PathBuf {
+/// Builds an example with this test's profile and returns the binary.
+pub fn build_example(name: &str) -> PathBuf {
     // …/<target>/<profile>/deps/<this test>
     let executable = std::env::current_exe().unwrap();
     let profile = executable.ancestors().nth(2).unwrap();
     let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--example", "digest_tree", "--target-dir"]).arg(profile.parent().unwrap());
+    build.args(["build", "--quiet", "--example", name, "--target-dir"]).arg(profile.parent().unwrap());
     build.current_dir(env!("CARGO_MANIFEST_DIR"));
     match profile.file_name().and_then(|name| name.to_str()) {
         Some("debug") | None => {}
         Some(name) => drop(build.args(["--profile", name])),
     }
     assert!(build.stdin(Stdio::null()).status().unwrap().success(), "the example builds");
-    profile.join("examples/digest_tree")
+    profile.join("examples").join(name)
 }
 
 /// Waits until a role's own endpoint reports that it has its partitions.
@@ -132,7 +132,7 @@ async fn digests_match_sha256sum() {
     let (base, tree) = choose();
     eprintln!("{}: {} files, {} directories, {} bytes", base.display(), tree.files.len(), tree.directories, tree.bytes);
     let tail: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
-    let fleet = ProcessFleet::new(&build_example(), brokers, format!("d-{}", tail.to_lowercase()), "");
+    let fleet = ProcessFleet::new(&build_example("digest_tree"), brokers, format!("d-{}", tail.to_lowercase()), "");
     let mut running = Vec::new();
     for role in ["worker", "worker", "tracker"] {
         let address = format!("127.0.0.1:{}", kafleet_testkit::redis::free_port());

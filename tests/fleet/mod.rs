@@ -41,6 +41,7 @@ mod http_receiver;
 mod idempotent_creation;
 mod in_process;
 mod kafka_acls;
+mod kafka_transactions;
 mod large_tree;
 mod live_rebuild;
 mod notifications;

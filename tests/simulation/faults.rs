@@ -14,6 +14,7 @@ use kafleet::store::{Store, memory as store};
 
 use crate::adaptive::metered_calls;
 use crate::fleet::{CALL, Fleet};
+use crate::kills::kill_params;
 use crate::requests::Client;
 use crate::scenario::Scenario;
 use crate::step::{ProcessId, Step};
@@ -133,6 +134,7 @@ impl Fleet {
             Step::Ask { ask, key, mode, via, ms } => client.ask(UniqueAsk { ask, key, mode, ms }, via).await,
             Step::MeteredCalls { group, count, capacity } => metered_calls(&self, group, count, capacity).await,
             Step::Kill { root, ms } => client.kill(root, ms).await,
+            Step::KillParams { root, ms } => kill_params(&client, root, ms).await,
             Step::CreateSchedule { schedule, spec, for_ms } => client.create_schedule(schedule, &spec, for_ms).await,
             Step::ChangeSchedule { schedule, change } => client.change_schedule(schedule, change).await,
             Step::Batch { batch, atomic, repeat } => client.batch(batch, atomic, repeat).await,

@@ -65,6 +65,8 @@ pub struct Requests {
     pub unblocked: Cell<u64>,
     /// Roots for which a kill switch was requested, including removed ones.
     pub killed: RefCell<BTreeSet<String>>,
+    /// Params of requested kill switches, including removed ones: durations and numbers of failing attempts.
+    pub killed_params: RefCell<Vec<(u64, u32)>>,
     /// Accepted calls of the service, by number, with the time of acceptance in epoch milliseconds.
     pub calls: RefCell<BTreeMap<usize, i64>>,
     /// Asks for unique tasks.

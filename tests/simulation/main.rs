@@ -10,6 +10,7 @@ mod faulty_store;
 mod fleet;
 mod host;
 mod journal;
+mod kills;
 mod offset_oracle;
 mod outages;
 mod published;

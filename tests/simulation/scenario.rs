@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::adaptive;
 use crate::apps::{self, AppSpec};
 use crate::deliveries;
+use crate::kills;
 use crate::outages;
 use crate::starts;
 use crate::step::{ProcessId, ScheduleChange, ScheduleSpec, Step, SubmitVia, TaskRequest, TimedStep};
@@ -160,6 +161,7 @@ impl Scenario {
         scenario.roots.iter_mut().for_each(|(_, script)| script.add_waits(waits));
         scenario.add_restarts_under_retries();
         starts::add_starts(&mut scenario);
+        kills::add_kills(&mut scenario);
         scenario.add_clocks(&mut Rng::with_seed(seed.rotate_left(32) ^ 0x434c_4f43));
         scenario
     }

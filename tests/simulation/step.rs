@@ -135,6 +135,11 @@ pub enum Step {
         root: usize,
         ms: u64,
     },
+    /// Kill switch against the tasks of a root's type whose params have two values of the root's.
+    KillParams {
+        root: usize,
+        ms: u64,
+    },
     /// Creation of a schedule that ends after a time.
     CreateSchedule {
         schedule: usize,

@@ -9,6 +9,7 @@ use kafleet::model::record::state::State;
 use kafleet::model::schedule::Overlap;
 
 use crate::fleet::Fleet;
+use crate::kills::may_have_killed;
 use crate::request_oracle;
 use crate::scenario::{Scenario, continuation_segment};
 use crate::task_types::{ContinuationSpec, Script};
@@ -201,6 +202,7 @@ pub fn may_be_cancelled(fleet: &Fleet, records: &Records, id: &str, run: u32) ->
         within(id, above) && spec.script.fail_fast && tripped(fleet, records, above)
     };
     requested(&fleet.requests.killed.borrow())
+        || may_have_killed(fleet, id)
         || replaced
         || fleet.scripted_tasks.iter().any(tripped)
         || (requested(&fleet.requests.cancels.borrow()) && (run == 1 || is_cancelled_again(fleet, id)))

@@ -257,3 +257,35 @@ async fn kill_switch_counts_its_tasks_and_confirms_many() {
     assert_eq!(kills[0].matches, Some(KillMatch::IdPrefix));
     browser.open("/kill-switches/new").await.has(&["Active now"]);
 }
+
+#[tokio::test]
+async fn kill_switch_on_params_is_counted_set_and_shown() {
+    let fleet = fleet().await;
+    for (id, customer) in [("hit", 42), ("other", 7)] {
+        fleet.create(json!({"type": "echo", "id": id, "params": {"customer": customer, "kind": "import"}})).await;
+    }
+    fleet.folded().await;
+    let browser = Browser::new(&fleet);
+    let form = "name=bad-import&type=echo&params=%2Fcustomer%3D42%0D%0A%2Fkind%3Dimport";
+    let page = browser.post("/kill-switches/new", &format!("{form}&show=count")).await;
+    assert_eq!(page.status, StatusCode::OK, "{}", page.text);
+    page.has(&["<strong>1 open task</strong>", "/tasks/hit", "/customer=42\r\n/kind=import", "value=\"bad-import\""]);
+    for (form, reason) in [
+        ("name=a&params=%2Fa%3D1", "need the type"),
+        ("type=echo&params=%2Fa%3D1", "needs a name"),
+        ("name=a&type=echo", "a name is for params"),
+        ("name=a&type=echo&params=customer%3D1", "it must begin with"),
+        ("name=a&type=echo&params=%2Fcustomer", "is no param"),
+        ("name=a&type=echo&tag=b&params=%2Fa%3D1", "not both"),
+        ("type=echo&tag=b&params=%2Fa%3D1", "not both"),
+    ] {
+        let page = browser.post("/kill-switches/new", form).await;
+        assert_eq!(page.status, StatusCode::BAD_REQUEST, "{form}");
+        page.has(&[reason]);
+    }
+    assert!(fleet.get::<KillSwitches>("/v1/kill-switches").await.kills.is_empty());
+    let shown = ["bad-import", "<code>/customer=42</code>", "<code>/kind=&quot;import&quot;</code>"];
+    browser.submit("/kill-switches/new", &format!("{form}&reason=bad")).await.has(&shown);
+    browser.open("/kill-switches/new").await.has(&shown);
+    browser.open("/kill-switches/bad-import/off").await.has(&shown);
+}

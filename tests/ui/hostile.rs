@@ -36,6 +36,7 @@ const FIELDS: &[&str] = &[
     "reason-of-retry",
     "reason-of-pause",
     "reason-of-kill-switch",
+    "kill-switch",
     "reason-of-bulk-action",
     "schedule",
     "reason-of-schedule",
@@ -117,6 +118,9 @@ async fn add_hostile_operations(fleet: &Fleet) {
     post("/v1/types/echo/pause", "reason-of-pause").await;
     let kill = json!({"reason": hostile("reason-of-kill-switch")});
     fleet.request(Method::PUT, "/v1/kill-switches/batch-7").json(&kill).send().await.unwrap();
+    let params = json!({"/x": hostile("kill-switch")});
+    let kill = json!({"type": "echo", "params": params, "reason": hostile("reason-of-kill-switch")});
+    fleet.request(Method::PUT, "/v1/kill-switches/on-params").json(&kill).send().await.unwrap();
     let task = json!({"type": "echo", "name": hostile("schedule"), "params": {"x": hostile("schedule")}});
     let (status, answer) =
         fleet.post("/v1/schedules", json!({"id": "nightly", "spec": {"every": "1h", "task": task}})).await;
@@ -187,6 +191,8 @@ async fn markup_in_every_field_is_escaped() {
     browser.submit("/tasks/order/append", &format!("lines={markup}%0A%1B%5B31mred%1B%5B0m")).await;
     browser.submit("/types/echo/pause", &format!("reason={markup}")).await;
     browser.submit("/kill-switches/new", &format!("tag=other&reason={markup}")).await;
+    let params = format!("name=named&type=echo&params=%2Fx%3D{markup}");
+    browser.submit("/kill-switches/new", &params).await;
     fleet.succeed("order", json!({"html": MARKUP})).await;
     fleet.echo("order:child").await;
     fleet.fail("order:child", MARKUP).await;

@@ -1,6 +1,7 @@
 //! The control topic: cancels, kill switches, pauses, and start offsets of refused partitions. A partition is refused
 //! (not processed) if, for instance, its commit is lost, until an operator chooses a start offset.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use kafleet::config::Order;
 use kafleet::control::{self, Cancel, ControlKey, ControlRecord, Kill, Offsets, Pause};
 use kafleet::handlers::Failure;
 use kafleet::model::event::{Event, Kind as EventKind};
+use kafleet::model::task::kill::{KillMatch, KillParams};
 use kafleet::model::units::duration::Millis;
 use parking_lot::Mutex;
 
@@ -216,6 +218,7 @@ async fn killed(fleet: Fleet, journal: Journal) {
             at_ms: 0,
             matches: None,
             task_type: task_type.map(str::to_owned),
+            params: KillParams::default(),
             reason: Some("bad batch".into()),
             by: None,
         })
@@ -248,6 +251,57 @@ async fn killed(fleet: Fleet, journal: Journal) {
     assert!(!starts.iter().any(|start| start == "tagged" || start == "import-1"), "{starts:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn kill_switch_on_params_cancels_queued_tasks_with_all_of_them() {
+    let journal = Journal::default();
+    let (fleet, _) = memory(1, &[counted("work", &journal), counted("other", &journal)]).await;
+    killed_by_params(fleet, journal).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kill_switch_on_params_cancels_queued_tasks_with_all_of_them_on_kafka() {
+    let journal = Journal::default();
+    let Some(fleet) = kafka(1, &[counted("work", &journal), counted("other", &journal)]).await else { return };
+    killed_by_params(fleet, journal).await;
+}
+
+/// The switch is set while the tasks wait in a worker for the end of a pause.
+async fn killed_by_params(fleet: Fleet, journal: Journal) {
+    fleet.pause("work").await;
+    let worker = fleet.worker();
+    for (id, params) in [
+        ("all", r#"{"customer":{"id":42},"kind":"import"}"#),
+        ("number", r#"{"kind":"import","customer":{"id":4.20e1}}"#),
+        ("first", r#"{"customer":{"id":42},"kind":"export"}"#),
+        ("second", r#"{"customer":{"id":43},"kind":"import"}"#),
+        ("missing", r#"{"customer":{},"kind":"import"}"#),
+        ("none", "0"),
+    ] {
+        fleet.send("work", id, params).await;
+    }
+    fleet.send("other", "other", r#"{"customer":{"id":42},"kind":"import"}"#).await;
+    fleet.wait_for_results(1).await;
+    let switch = Kill {
+        v: 1,
+        at_ms: 0,
+        matches: Some(KillMatch::Tag),
+        task_type: Some("work".into()),
+        params: serde_json::from_str(r#"{"/customer/id":42,"/kind":"import"}"#).unwrap(),
+        reason: None,
+        by: None,
+    };
+    fleet.put_control(ControlKey::Kill("all".into()), ControlRecord::Kill(switch)).await;
+    let end = fleet.result_of("all").await;
+    let message = "the kill switch `all` is on for params at `/customer/id` and at `/kind`";
+    assert_eq!(summary(&end), (EventKind::Cancelled, 0, "killed", message));
+    assert_eq!(fleet.result_of("number").await.kind(), EventKind::Cancelled);
+    fleet.delete_control(ControlKey::Pause("work".into())).await;
+    fleet.wait_for_results(7).await;
+    worker.stop().await;
+    let starts: BTreeSet<String> = journal.starts().into_iter().collect();
+    assert_eq!(starts, ["first", "missing", "none", "other", "second"].map(str::to_owned).into());
+}
+
 /// Invalid records change nothing, and valid ones after them apply.
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_control_records_are_ignored() {
@@ -264,6 +318,7 @@ async fn malformed_control_records_are_ignored() {
         ("cancel/t", "{\"v\":1}"),
         ("offsets/work", "{\"v\":1,\"offset\":5}"),
         ("kill/", "{\"v\":1}"),
+        ("kill/t", "{\"v\":1,\"params\":{\"\":0}}"),
         ("future/thing", "{}"),
     ] {
         let record = ProducerRecord {

@@ -1,7 +1,7 @@
 //! Documents of operator commands (pauses, limits, kill switches, cancels) and worker status.
 
 use kafleet_model::adaptive::setting::AdaptiveOverride;
-use kafleet_model::task::kill::KillMatch;
+use kafleet_model::task::kill::{KillMatch, KillParams};
 use kafleet_model::units::rate::Rate;
 use kafleet_model::worker_status::TypeStatus;
 use schemars::JsonSchema;
@@ -211,12 +211,16 @@ pub struct SetCircuit {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetKillSwitch {
-    /// Restricts the kill switch to the tag, or to the prefix of ids. Default: both.
+    /// Restricts the kill switch to the tag, or to the prefix of ids. Default: both. Not with `params`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matches: Option<KillMatch>,
-    /// Restricts the kill switch to tasks of this type.
+    /// Restricts the kill switch to tasks of this type. Required with `params`.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub task_type: Option<String>,
+    /// Values of params that tasks of the type have, by JSON pointer; at most 4. The name of the kill switch is then neither a
+    /// tag nor a prefix of ids. A masked value needs the role `admin`.
+    #[serde(default, skip_serializing_if = "KillParams::is_empty")]
+    pub params: KillParams,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -224,13 +228,17 @@ pub struct SetKillSwitch {
 /// Active kill switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KillSwitchDocument {
-    /// Tag or task id prefix that the kill switch matches.
+    /// Tag or task id prefix that the kill switch matches; with `params` only its name.
     pub name: String,
-    /// Null: tasks with the tag, and tasks whose id begins with the name.
+    /// Null: tasks with the tag, and tasks whose id begins with the name; with `params` neither.
     #[serde(default)]
     pub matches: Option<KillMatch>,
     #[serde(rename = "type")]
     pub task_type: Option<String>,
+    /// Values of params that tasks of the type have, all of them; empty: the name decides. Masked values are shown to the role
+    /// `admin` alone.
+    #[serde(default)]
+    pub params: KillParams,
     pub reason: Option<String>,
     pub since: String,
     /// Name of the API token that made the request; null without tokens.

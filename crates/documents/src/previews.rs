@@ -57,6 +57,9 @@ pub struct KillSwitchPreview {
     pub tagged: u64,
     /// Number of open tasks whose id begins with the name, and that do not have the tag.
     pub prefixed: u64,
+    /// Number of open tasks with the params.
+    #[serde(default)]
+    pub matched: u64,
     /// Number of these tasks that run an attempt, which continues.
     pub running: u64,
     /// False: the search stopped, and there may be more.

@@ -212,9 +212,9 @@ impl<'a> Demo<'a> {
         let pause = PauseType { reason: Some("the demo shows a pause".into()) };
         let _: Value = self.client.post(&["v1", "types", IMPORT, "pause"], Some(&pause)).await?;
         let kill = SetKillSwitch {
-            matches: None,
             task_type: Some(FETCH.into()),
             reason: Some("the demo shows a kill switch".into()),
+            ..SetKillSwitch::default()
         };
         let _: Value = self.client.call(Method::PUT, &["v1", "kill-switches", RECALLED], Some(&kill)).await?;
         let task = json!({"type": REPORT, "params": {"steps": 2, "pause": "1s"}});

@@ -18,6 +18,7 @@ pub(crate) mod deliveries;
 pub mod export;
 pub mod flow;
 pub mod kill_switch_preview;
+pub mod kill_switches;
 pub(crate) mod limit_change;
 pub mod list;
 pub mod log;

@@ -1,21 +1,16 @@
-//! Endpoints for operators' commands, written to the control topic: pauses, limits, circuits, kill switches, and the
+//! Endpoints for operators' commands, written to the control topic: pauses, limits, circuits, and the
 //! deletion of a type's declaration.
 
-use std::str::FromStr;
 use std::sync::Arc;
 
-use kafleet_documents::{
-    CircuitState, KillSwitchDocument, KillSwitches, PauseType, ResumeType, SetCircuit, SetKillSwitch, SetLimits,
-    TypeDocument,
-};
+use kafleet_documents::{CircuitState, PauseType, ResumeType, SetCircuit, SetLimits, TypeDocument};
 use kafleet_fleet::control::{
-    self, CONTROL_VERSION, CircuitSetting, ControlKey, ControlRecord, ForcedCircuit, Kill, MAX_HOST_CIRCUITS,
-    MAX_KILLS, Pause, RateLimit, Slots, check_host,
+    CONTROL_VERSION, CircuitSetting, ControlKey, ControlRecord, ForcedCircuit, MAX_HOST_CIRCUITS, Pause, RateLimit,
+    Slots, check_host,
 };
 use kafleet_model::event::Event;
 use kafleet_model::task::action::CALLBACK_TYPE;
-use kafleet_model::task::id::{check_type, clip};
-use kafleet_model::units::time::time_text;
+use kafleet_model::task::id::clip;
 use kafleet_runtime::now_ms;
 
 use super::context::{Name, RequestContext, check_reason};
@@ -179,78 +174,5 @@ fn check_limits(slots: Option<u32>, max_concurrency: Option<u32>, partitions: u3
                 .hint("raise it, or set a rate limit instead"))
         }
         _ => Ok(()),
-    }
-}
-
-/// Sets a kill switch, which cancels matching tasks instead of starting them.
-pub async fn set_kill_switch(
-    context: RequestContext,
-    KillName(name): KillName,
-    SetKillSwitch { matches, task_type, reason }: SetKillSwitch,
-) -> Result<KillSwitchDocument, ApiError> {
-    check_reason(reason.as_deref())?;
-    let api = &context.api;
-    if let Some(task_type) = &task_type {
-        check_type(task_type).map_err(|error| ApiError::new(Code::BadField, error).pointer("/type"))?;
-    }
-    api.fleet.wait_for_control_state().await?;
-    let full = {
-        let control = api.fleet.control.state();
-        control.kills.len() >= MAX_KILLS && !control.kills.contains_key(&name)
-    };
-    if full {
-        return Err(ApiError::new(Code::TooManyKillSwitches, format!("there are already {MAX_KILLS} kill switches"))
-            .hint("delete one: DELETE /v1/kill-switches/{name}"));
-    }
-    let operation = context.operation("set_kill_switch", &name, reason.as_deref());
-    let new = Kill { v: CONTROL_VERSION, at_ms: now_ms(), matches, task_type, reason, by: context.caller() };
-    let record = Some(ControlRecord::Kill(new.clone()));
-    write_audited(api, operation, vec![(ControlKey::Kill(name.clone()), record)]).await?;
-    Ok(document(&name, &new))
-}
-
-/// Deletes a kill switch, and returns it.
-pub async fn delete_kill_switch(
-    context: RequestContext,
-    KillName(name): KillName,
-) -> Result<KillSwitchDocument, ApiError> {
-    let api = &context.api;
-    api.fleet.wait_for_control_state().await?;
-    let kill_switch = api.fleet.control.state().kills.get(&name).cloned();
-    let Some(kill_switch) = kill_switch else {
-        return Err(ApiError::new(Code::UnknownKillSwitch, format!("there is no kill switch `{name}`"))
-            .hint("list them with GET /v1/kill-switches"));
-    };
-    let operation = context.operation("delete_kill_switch", &name, None);
-    write_audited(api, operation, vec![(ControlKey::Kill(name.clone()), None)]).await?;
-    Ok(document(&name, &kill_switch))
-}
-
-pub async fn list_kill_switches(RequestContext { api, .. }: RequestContext) -> Result<KillSwitches, ApiError> {
-    api.fleet.wait_for_control_state().await?;
-    let kills = api.fleet.control.state().kills.iter().map(|(name, kill)| document(name, kill)).collect();
-    Ok(KillSwitches { kills })
-}
-
-fn document(name: &str, kill: &Kill) -> KillSwitchDocument {
-    let Kill { matches, task_type, reason, by, .. } = kill.clone();
-    KillSwitchDocument { name: name.to_owned(), matches, task_type, reason, since: time_text(kill.at_ms), by }
-}
-
-/// Name of a kill switch: a tag or a prefix of task ids.
-pub struct KillName(String);
-
-impl KillName {
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for KillName {
-    type Err = ApiError;
-
-    fn from_str(text: &str) -> Result<Self, ApiError> {
-        control::check_kill(text).map_err(|error| ApiError::new(Code::BadKillSwitch, error))?;
-        Ok(Self(text.to_owned()))
     }
 }

@@ -119,6 +119,11 @@ pub(super) async fn open_params(api: &Api, task: &TaskView) -> Result<Params, Ap
     }
 }
 
+/// Returns whether an error of [`open_params`] says that there are no params, or none that can be read: neither can a worker.
+pub(super) fn has_no_params(error: &ApiError) -> bool {
+    [Code::NoParams, Code::ParamsGone, Code::ParamsUnreadable].iter().any(|code| error.is(*code))
+}
+
 /// Reads the params from the task's record.
 async fn in_topic(api: &Api, task: &TaskView, task_type: Arc<str>, position: Position) -> Result<Params, ApiError> {
     let topic = api.topology.names.tasks(&task_type);

@@ -41,7 +41,7 @@ use kafleet_model::schedule::Schedule;
 use kafleet_model::schedule::step::ScheduleProgress;
 use kafleet_model::task::Position;
 use kafleet_model::task::id::{TaskId, check_type, clip, is_path_step};
-use kafleet_model::task::kill::KillMatch;
+use kafleet_model::task::kill::{KillMatch, KillParams, KillRule};
 use kafleet_runtime::clock::skew_text;
 use kafleet_runtime::{Backoff, now_ms};
 use schemars::JsonSchema;
@@ -164,12 +164,12 @@ pub fn check_host(host: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the name of a kill switch: a tag, or a prefix of ids.
+/// Checks the name of a kill switch: a tag, a prefix of ids, or with params any name.
 pub fn check_kill(name: &str) -> Result<(), String> {
     let is_broken = name.chars().any(|c| c.is_control() || c == ',') || is_path_step(name);
     if name.is_empty() || name.len() > MAX_KILL_BYTES || is_broken {
         return Err(format!(
-            "a kill switch is named by a tag or a prefix of ids: 1 to {MAX_KILL_BYTES} bytes, no comma, not `.` or `..`"
+            "a kill switch is named by a tag, a prefix of ids or a name: 1 to {MAX_KILL_BYTES} bytes, no comma, not `.` or `..`"
         ));
     }
     Ok(())
@@ -322,23 +322,34 @@ impl ForcedCircuit {
     }
 }
 
-/// `kill/<name>`: tasks with this tag or id prefix are cancelled instead of started.
+/// `kill/<name>`: tasks with this tag or id prefix, or with these params, are cancelled instead of started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Kill {
     pub v: u32,
     #[serde(default)]
     pub at_ms: i64,
-    /// Restricts the switch to tags or to prefixes of ids.
+    /// Restricts the switch to tags or to prefixes of ids. With `params` it is `tag`: builds that do not know them then look for a
+    /// tag of this name instead of ending all tasks whose ids begin with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matches: Option<KillMatch>,
     /// Restricts the switch to one type.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub task_type: Option<String>,
+    /// Params that tasks of the type have; the name of the switch is then only a name.
+    #[serde(default, skip_serializing_if = "KillParams::is_empty")]
+    pub params: KillParams,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Name of the API token that made the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+}
+
+impl Kill {
+    /// Conditions of the switch of this name.
+    pub fn rule<'a>(&'a self, name: &'a str) -> KillRule<'a> {
+        KillRule { name, matches: self.matches, task_type: self.task_type.as_deref(), params: &self.params }
+    }
 }
 
 /// `offsets/<type>/<partition>`: a worker that refuses the partition resumes it at this offset, then removes the

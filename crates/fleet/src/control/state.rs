@@ -7,7 +7,7 @@ use kafleet_config::MAX_SLOTS;
 use kafleet_model::outbox::cancel_message;
 use kafleet_model::task::TaskSpec;
 use kafleet_model::task::id::{TaskId, check_type};
-use kafleet_model::task::kill::is_killed;
+use kafleet_model::task::kill::KillSubject;
 use kafleet_model::task::start::NextStart;
 use serde::de::DeserializeOwned;
 
@@ -142,7 +142,7 @@ impl ControlState {
             (ControlKey::Kill(name), Some(_)) if self.kills.len() >= MAX_KILLS && !self.kills.contains_key(&name) => {
                 return Err(InvalidRecord::TooMany { limit: MAX_KILLS, records: "kill switches" });
             }
-            (ControlKey::Kill(name), value) => set(&mut self.kills, name, value, |_: &Kill| Ok(()))?,
+            (ControlKey::Kill(name), value) => set(&mut self.kills, name, value, check_kill_switch)?,
             (ControlKey::Offsets(name, partition), value) => {
                 let check = |at: &Offsets| match at.offset {
                     ..0 => Err(InvalidRecord::Value("its offset is negative".to_owned())),
@@ -228,9 +228,15 @@ impl ControlState {
 
     fn kills_task(&self, task: &TaskSpec) -> Option<Cancellation> {
         let tags = task.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
-        let (name, kill) = self.kill_of(&task.id, &task.task_type, tags)?;
+        let subject = KillSubject { id: &task.id, task_type: &task.task_type, tags, params: Some(&task.params) };
+        let (name, kill) = self.kill_of(&subject)?;
+        let params = match kill.params.is_empty() {
+            true => String::new(),
+            false => format!(" for params {}", kill.params.pointers_text()),
+        };
         let reason = kill.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        Some(Cancellation { kind: "killed", message: format!("the kill switch `{name}` is on{reason}"), by: None })
+        let message = format!("the kill switch `{name}` is on{params}{reason}");
+        Some(Cancellation { kind: "killed", message, by: None })
     }
 
     /// Kill switches that can affect tasks of a type.
@@ -239,12 +245,22 @@ impl ControlState {
         self.kills.iter().filter(move |(_, kill)| concerns(kill)).map(|(name, _)| name.as_str())
     }
 
-    /// Kill switch that affects a task with these attributes.
-    pub fn kill_of(&self, id: &TaskId, task_type: &str, tags: &[String]) -> Option<(&str, &Kill)> {
-        let concerns = |name: &str, kill: &Kill| {
-            kill.task_type.as_deref().is_none_or(|only| only == task_type) && is_killed(name, kill.matches, id, tags)
-        };
-        self.kills.iter().find(|(name, kill)| concerns(name, kill)).map(|(name, kill)| (name.as_str(), kill))
+    /// Returns whether a kill switch compares the params of a type's tasks.
+    pub fn compares_params(&self, task_type: &str) -> bool {
+        self.kills.values().any(|kill| !kill.params.is_empty() && kill.task_type.as_deref() == Some(task_type))
+    }
+
+    /// Kill switch that affects a task.
+    pub fn kill_of(&self, task: &KillSubject<'_>) -> Option<(&str, &Kill)> {
+        self.kills.iter().map(|(name, kill)| (name.as_str(), kill)).find(|(name, kill)| kill.rule(name).concerns(task))
+    }
+}
+
+/// Checks a kill switch: a switch with params and without a type would make workers read the params of all tasks.
+fn check_kill_switch(kill: &Kill) -> Result<(), InvalidRecord> {
+    match &kill.task_type {
+        None if !kill.params.is_empty() => Err(InvalidRecord::Value("it has params and no type".to_owned())),
+        _ => Ok(()),
     }
 }
 

@@ -160,6 +160,39 @@ fn cancels_and_kill_switches_are_bounded() {
     assert_eq!(api.cancels().len(), 0);
 }
 
+#[test]
+fn kill_switch_on_params_forbids_tasks_of_its_type_with_all_of_them() {
+    let mut state = ControlState::default();
+    let switch = r#"{"v":1,"matches":"tag","type":"echo","params":{"/customer/id":42,"/kind":"import"},"reason":"wrong prices"}"#;
+    apply("kill/bad", Some(switch), &mut state).unwrap();
+    let of = |params: &str| {
+        let params = RawJson::parse(params.as_bytes()).unwrap();
+        // The name of a switch with params is neither a tag nor a prefix of ids.
+        TaskSpec { params, ..task("bad-1", None, &["bad"]) }
+    };
+    let hit = of(r#"{"customer":{"id":42.0},"kind":"import"}"#);
+    let verdict = state.forbids(&hit).unwrap();
+    let message = "the kill switch `bad` is on for params at `/customer/id` and at `/kind`: wrong prices";
+    assert_eq!((verdict.kind, verdict.message.as_str()), ("killed", message));
+    for other in [r#"{"customer":{"id":42}}"#, r#"{"customer":{"id":7},"kind":"import"}"#, "null", "[]"] {
+        assert_eq!(state.forbids(&of(other)), None, "{other}");
+    }
+    let of_other_type = TaskSpec { task_type: "resize".into(), ..hit.clone() };
+    assert_eq!(state.forbids(&of_other_type), None);
+    assert_eq!((state.compares_params("echo"), state.compares_params("resize")), (true, false));
+    let before = state.clone();
+    for wrong in [
+        r#"{"v":1,"params":{"/a":1}}"#,
+        r#"{"v":1,"type":"echo","params":{"a":1}}"#,
+        r#"{"v":1,"type":"echo","params":{"/a":1,"/b":1,"/c":1,"/d":1,"/e":1}}"#,
+    ] {
+        assert!(apply("kill/bad", Some(wrong), &mut state).is_err(), "{wrong}");
+    }
+    assert_eq!(state, before);
+    apply("kill/bad", None, &mut state).unwrap();
+    assert_eq!((state.forbids(&hit), state.compares_params("echo")), (None, false));
+}
+
 fn broker() -> Arc<MemoryBroker> {
     let broker = MemoryBroker::new(MemoryBrokerOptions::default());
     let config = vec![("cleanup.policy".to_owned(), "compact".to_owned())];

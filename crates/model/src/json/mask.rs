@@ -83,6 +83,17 @@ fn is_masked(whole: JsonSlice<'_>, range: &Range<usize>) -> bool {
     JsonSlice::of(&whole.text()[range.clone()]).string().is_some_and(|text| text == MASKED)
 }
 
+/// Returns the pointers of a mask from the value at a JSON pointer on: [`WHOLE_VALUE`] if that is a masked value or a part of one.
+/// Empty if the value shows nothing of a masked one.
+pub fn mask_below(mask: &[String], pointer: &str) -> Vec<String> {
+    let below = |masked: &String| match (masked.strip_prefix(pointer), pointer.strip_prefix(masked.as_str())) {
+        (Some(rest), _) if rest.is_empty() || rest.starts_with('/') => Some(rest.to_owned()),
+        (_, Some(rest)) if rest.starts_with('/') => Some(WHOLE_VALUE.to_owned()),
+        _ => None,
+    };
+    mask.iter().filter_map(below).collect()
+}
+
 /// Checks that a text is a JSON pointer (RFC 6901) to a part of a value.
 ///
 /// # Errors
@@ -246,6 +257,25 @@ mod tests {
         );
         assert_eq!(hidden.hide_in(&json(r#"{"a" : 1.0}"#)).text(), r#"{"a" : 1.0}"#);
         assert!(HiddenTexts::of(&params, &pointers(&["/card/pin", "/none"])).is_empty());
+    }
+
+    #[test]
+    fn mask_is_moved_to_a_part_of_the_value() {
+        for (mask, pointer, expected) in [
+            ("/card/number", "/card/number", Some("")),
+            ("/card/number", "/card", Some("/number")),
+            ("/card/number", "", Some("/card/number")),
+            ("/card/number", "/card/number/0", Some("")),
+            ("/card", "/card/number", Some("")),
+            (WHOLE_VALUE, "/card", Some("")),
+            (WHOLE_VALUE, "", Some("")),
+            ("/card", "/cardinal", None),
+            ("/cardinal", "/card", None),
+            ("/a~1b", "/a", None),
+            ("/a/0", "/a/1", None),
+        ] {
+            assert_eq!(mask_below(&pointers(&[mask]), pointer), pointers(expected.as_slice()), "{mask} from {pointer}");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 pub use defect::JsonDefect;
-pub use mask::{HiddenTexts, MASKED, WHOLE_VALUE, check_pointer};
+pub use mask::{HiddenTexts, MASKED, WHOLE_VALUE, check_pointer, mask_below};
 pub use number::is_exact_float;
 pub use reason::short_reason;
 pub use slice::{JsonKind, JsonSlice, pointer_to};

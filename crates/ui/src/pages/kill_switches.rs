@@ -1,11 +1,11 @@
 //! Kill switches: list, and forms that set and delete them.
 
 use kafleet_api::http::problem::{ApiError, Code};
-use kafleet_api::service::kill_switch_preview::{self, KillScope};
-use kafleet_api::service::operations;
+use kafleet_api::service::kill_switch_preview;
+use kafleet_api::service::kill_switches::{self as service, KillScope};
 use kafleet_config::Role;
 use kafleet_documents::{KillSwitchDocument, KillSwitchPreview, SetKillSwitch};
-use kafleet_model::task::kill::KillMatch;
+use kafleet_model::task::kill::{KillMatch, KillParams};
 use maud::{Markup, Render, html};
 
 use super::{form, form_page};
@@ -22,15 +22,18 @@ use crate::visit::{Body, PageAnswer, Redirect, Visit, from_kafka, scan_time, sto
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let view = &visit.view;
-    let kills = from_kafka(operations::list_kill_switches(visit.context())).await?.kills;
+    let kills = from_kafka(service::list_kill_switches(visit.context())).await?.kills;
     let rows: Vec<Markup> = kills.iter().map(|kill| row(view, kill)).collect();
     let main = html! {
         (head(view))
-        p { "A kill switch cancels tasks with a tag, or whose id begins with a prefix, instead of starting them." }
+        p {
+            "A kill switch cancels tasks with a tag, or whose id begins with a prefix, or with values in their params, instead of \
+             starting them."
+        }
         @if rows.is_empty() {
             (empty("No kill switch is on. To set one:", &["kafleet kill-switch on TAG-OR-PREFIX --reason \"…\""]))
         } @else {
-            section.panel { (table(&["Tag or prefix", "Matches", "Type", "Since", "By", "Reason", ""], &rows)) }
+            section.panel { (table(&["Name", "Matches", "Type", "Since", "By", "Reason", ""], &rows)) }
         }
         (commands(&["kafleet kill-switch list".to_owned(), curl_get("/v1/kill-switches")]))
     };
@@ -73,42 +76,52 @@ fn row(view: &View, kill: &KillSwitchDocument) -> Markup {
 /// Kill switch that a form describes.
 struct KillTarget {
     name: String,
-    matches: KillMatch,
-    task_type: Option<String>,
+    scope: KillScope,
 }
 
 impl KillTarget {
-    /// `None`: neither a tag nor a prefix is entered.
+    /// `None`: neither a tag nor a prefix nor params are entered.
     fn of(visit: &Visit) -> Result<Option<Self>, ApiError> {
-        let text = |name: &str| visit.value(name).map(|text| text.trim().to_owned());
-        let (name, matches) = match (text("tag"), text("prefix")) {
-            (Some(_), Some(_)) => {
-                return Err(ApiError::new(Code::BadField, "a kill switch has a tag or a prefix of ids, not both")
-                    .pointer("/prefix")
-                    .hint("clear one of the two, and set a second kill switch for it"));
+        let text = |name: &str| visit.value(name).map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned);
+        let lines = visit.value("params").into_iter().flat_map(str::lines).map(str::trim);
+        let params = KillParams::parse(lines.filter(|line| !line.is_empty()));
+        let params = params.map_err(|error| ApiError::new(Code::BadField, error).pointer("/params"))?;
+        let names = [("tag", Some(KillMatch::Tag)), ("prefix", Some(KillMatch::IdPrefix)), ("name", None)];
+        let names: Vec<_> = names.into_iter().filter_map(|(field, matches)| Some((text(field)?, matches))).collect();
+        let refuse = |reason: &str, field: &str| Err(ApiError::new(Code::BadField, reason).pointer(field));
+        match (names.as_slice(), params.is_empty()) {
+            ([], true) => Ok(None),
+            ([(name, matches)], is_named) if matches.is_some() == is_named => {
+                let scope = KillScope { task_type: text("type"), matches: *matches, params };
+                Ok(Some(Self { name: name.clone(), scope }))
             }
-            (Some(tag), None) => (tag, KillMatch::Tag),
-            (None, Some(prefix)) => (prefix, KillMatch::IdPrefix),
-            (None, None) => return Ok(None),
-        };
-        Ok(Some(Self { name, matches, task_type: text("type") }))
+            ([], false) => refuse("a kill switch on params needs a name", "/name"),
+            ([(_, None)], true) => refuse("a name is for params, of which none are entered", "/params"),
+            _ => {
+                let refused =
+                    refuse("a kill switch has a tag, a prefix of ids, or params with a name, not both", "/prefix");
+                refused.map_err(|error| error.hint("clear all but one, and set a second kill switch for the other"))
+            }
+        }
     }
 
     /// Counts the tasks that it would cancel now.
     async fn count(&self, visit: &Visit) -> Result<KillSwitchPreview, ApiError> {
-        let scope = KillScope { task_type: self.task_type.clone(), matches: Some(self.matches) };
-        stored(kill_switch_preview::preview(visit.context(), self.name.parse()?, scope, scan_time())).await
+        stored(kill_switch_preview::preview(visit.context(), self.name.parse()?, self.scope.clone(), scan_time())).await
     }
 
     /// Text that a number of tasks in the form belongs to.
     fn text(&self) -> String {
-        format!("{} {} {}", self.matches.name(), self.task_type.as_deref().unwrap_or("*"), self.name)
+        let KillScope { task_type, matches, params } = &self.scope;
+        let kind = matches.map_or("params", KillMatch::name);
+        let head = format!("{kind} {} {}", task_type.as_deref().unwrap_or("*"), self.name);
+        std::iter::once(head).chain(params.texts()).collect::<Vec<_>>().join(" ")
     }
 }
 
 /// Number of tasks that a kill switch would cancel now.
 const fn killed(preview: &KillSwitchPreview) -> u64 {
-    (preview.tagged + preview.prefixed).saturating_sub(preview.running)
+    (preview.tagged + preview.prefixed + preview.matched).saturating_sub(preview.running)
 }
 
 pub(in super::super) async fn show_new(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -118,7 +131,7 @@ pub(in super::super) async fn show_new(visit: &Visit) -> Result<PageAnswer, ApiE
         Ok(None) => None,
         Err(error) => Some(Err(error.clone())),
     };
-    let active = from_kafka(operations::list_kill_switches(visit.context())).await.map(|listed| listed.kills);
+    let active = from_kafka(service::list_kill_switches(visit.context())).await.map(|listed| listed.kills);
     let mut inputs = target_inputs(visit);
     if let (Ok(Some(target)), Some(Ok(preview))) = (&target, &counted) {
         inputs.extend(confirmation(visit, target, killed(preview)));
@@ -137,6 +150,7 @@ pub(in super::super) async fn show_new(visit: &Visit) -> Result<PageAnswer, ApiE
         commands: vec![
             "kafleet kill-switch on TAG --matches tag --preview".into(),
             "kafleet kill-switch on TAG --matches tag --reason \"…\"".into(),
+            "kafleet kill-switch on NAME --type TYPE --param /customer/id=42 --reason \"…\"".into(),
             curl("PUT", "/v1/kill-switches/TAG", Some("{\"matches\": \"tag\", \"reason\": \"…\"}")),
         ],
         ..form(visit, "/kill-switches", "new", "New kill switch", "Switch on")
@@ -148,7 +162,12 @@ fn target_inputs(visit: &Visit) -> Vec<Markup> {
     vec![
         text("tag", "Tag", "all tasks with this tag"),
         text("prefix", "Or prefix of ids", "all tasks whose id begins with it"),
-        text("type", "Type", "empty: all types"),
+        Input::new("params", "Or params", visit.value("params"))
+            .lines(2)
+            .hint("up to 4 lines such as /customer/id=42, all of which tasks of the type have; a text that looks like a number in quotes")
+            .render(),
+        text("name", "Name", "of a kill switch on params"),
+        text("type", "Type", "empty: all types; needed for params"),
         reason(visit.value("reason")),
     ]
 }
@@ -222,23 +241,27 @@ fn kill_facts(view: &View, kill: &KillSwitchDocument) -> Markup {
     }
 }
 
-/// Meaning of a kill switch's name.
-const fn match_text(kill: &KillSwitchDocument) -> &'static str {
-    match kill.matches {
+/// Meaning of a kill switch's name, or its params.
+fn match_text(kill: &KillSwitchDocument) -> Markup {
+    let text = match kill.matches {
+        _ if !kill.params.is_empty() => {
+            return html! { @for param in kill.params.texts() { code { (visible(&param)) } " " } };
+        }
         Some(KillMatch::Tag) => "tag",
         Some(KillMatch::IdPrefix) => "prefix of ids",
         None => "tag or prefix of ids",
-    }
+    };
+    html! { (text) }
 }
 
 pub(in super::super) async fn create(visit: &Visit) -> Result<Redirect, ApiError> {
     let Some(target) = KillTarget::of(visit)? else {
-        return Err(ApiError::new(Code::BadField, "neither a tag nor a prefix of ids is entered").pointer("/tag"));
+        return Err(ApiError::new(Code::BadField, "no tag, no prefix of ids and no params are entered").pointer("/tag"));
     };
     check_confirmed(visit, &target).await?;
-    let input =
-        SetKillSwitch { matches: Some(target.matches), task_type: target.task_type.clone(), reason: visit.reason() };
-    operations::set_kill_switch(visit.context(), target.name.parse()?, input).await?;
+    let KillTarget { name, scope: KillScope { task_type, matches, params } } = target;
+    let input = SetKillSwitch { matches, task_type, params, reason: visit.reason() };
+    service::set_kill_switch(visit.context(), name.parse()?, input).await?;
     Ok(visit.after_control("/kill-switches", "kill_switch_on"))
 }
 
@@ -261,7 +284,7 @@ async fn check_confirmed(visit: &Visit, target: &KillTarget) -> Result<(), ApiEr
 pub(in super::super) async fn show_off(visit: &Visit) -> Result<PageAnswer, ApiError> {
     let name = &visit.segment;
     let subject = format!("/kill-switches/{}", encoded(name));
-    let listed = from_kafka(operations::list_kill_switches(visit.context())).await;
+    let listed = from_kafka(service::list_kill_switches(visit.context())).await;
     let active = listed.ok().and_then(|listed| listed.kills.into_iter().find(|kill| kill.name == *name));
     Ok(form_page(&Form {
         effect: html! {
@@ -278,6 +301,6 @@ pub(in super::super) async fn show_off(visit: &Visit) -> Result<PageAnswer, ApiE
 }
 
 pub(in super::super) async fn off(visit: &Visit) -> Result<Redirect, ApiError> {
-    operations::delete_kill_switch(visit.context(), visit.segment.parse()?).await?;
+    service::delete_kill_switch(visit.context(), visit.segment.parse()?).await?;
     Ok(visit.after_control("/kill-switches", "kill_switch_off"))
 }

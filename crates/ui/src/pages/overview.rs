@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kafleet_api::http::problem::ApiError;
 use kafleet_api::service::statistics::{Series, StatsQuery, newest_failures};
-use kafleet_api::service::{operations, schedules, types, workers};
+use kafleet_api::service::{kill_switches, schedules, types, workers};
 use kafleet_documents::{
     FailureGroup, Failures, OwnFailed, Stats, TypeDocument, Types, WorkerDocument, WorkerState, Workers,
 };
@@ -43,7 +43,7 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     let (view, api) = (&visit.view, &visit.api);
     let (types, kills, schedules, failures, minutes, requests) = tokio::join!(
         stored(types::measured_types(api)),
-        from_kafka(operations::list_kill_switches(visit.context())),
+        from_kafka(kill_switches::list_kill_switches(visit.context())),
         stored(schedules::list(visit.context())),
         stored(newest_failures(api, LISTED_ERRORS)),
         last_minutes(visit),

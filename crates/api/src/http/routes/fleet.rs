@@ -6,12 +6,11 @@ use kafleet_model::task::kill::KillMatch;
 use super::route::{Route, TYPE_NAME, delete, get, post, put};
 use crate::http::input::{Input, json_bodies};
 use crate::http::problem::{ApiError, Code};
-use crate::http::request::{ApiRequest, Parameter, bad_parameter};
+use crate::http::request::{ApiRequest, Parameter, bad_parameter, read_json};
 use crate::service::context::RequestContext;
-use crate::service::kill_switch_preview::{self, KillScope};
+use crate::service::kill_switches::{KillName, KillScope};
 use crate::service::list::MAX_SCAN_TIME;
-use crate::service::operations::{self, KillName};
-use crate::service::{types, workers};
+use crate::service::{kill_switch_preview, kill_switches, operations, types, workers};
 
 json_bodies! { required SetLimits, SetCircuit; optional PauseType, ResumeType, SetKillSwitch; }
 
@@ -31,6 +30,12 @@ impl Input for KillScope {
             description: "Only tasks with the tag, or only those whose id begins with the name. Default: both.",
             schema: r#"{"type": "string", "enum": ["tag", "id_prefix"]}"#,
         },
+        Parameter {
+            name: "params",
+            description: "Only tasks of the type with these params: a JSON object of values by JSON pointer, such as \
+                          `{\"/customer/id\": 42}`, at most 4. The name is then neither a tag nor a prefix of ids.",
+            schema: r#"{"type": "string", "minLength": 2}"#,
+        },
     ];
 
     fn read(request: &mut ApiRequest) -> Result<Self, ApiError> {
@@ -38,7 +43,12 @@ impl Input for KillScope {
             let known = KillMatch::ALL.into_iter().find(|matches| matches.name() == text);
             known.ok_or_else(|| bad_parameter("matches", "it is neither `tag` nor `id_prefix`"))
         });
-        Ok(Self { task_type: request.query.type_name("type")?, matches: matches.transpose()? })
+        let params = request
+            .query
+            .text("params")
+            .map(|text| read_json(text.as_bytes()).map_err(|error| bad_parameter("params", &error.document().detail)));
+        let params = params.transpose()?.unwrap_or_default();
+        Ok(Self { task_type: request.query.type_name("type")?, matches: matches.transpose()?, params })
     }
 }
 
@@ -83,7 +93,7 @@ pub(super) fn all() -> Vec<Route> {
             operations::forget_type,
         )
         .problems([Code::UnknownType]),
-        get("/v1/kill-switches", "List the active kill switches", operations::list_kill_switches)
+        get("/v1/kill-switches", "List the active kill switches", kill_switches::list_kill_switches)
             .without([Code::StoreUnavailable]),
         get(
             "/v1/kill-switches/{name}/preview",
@@ -93,12 +103,12 @@ pub(super) fn all() -> Vec<Route> {
         .problems([Code::NotVisibleYet]),
         put(
             kill_switch,
-            "Set a kill switch: cancel tasks with this tag or id prefix instead of starting them",
-            operations::set_kill_switch,
+            "Set a kill switch: cancel tasks with this tag or id prefix, or with given params, instead of starting them",
+            kill_switches::set_kill_switch,
         )
         .problems([Code::TooManyKillSwitches])
         .without([Code::StoreUnavailable]),
-        delete(kill_switch, "Delete a kill switch", operations::delete_kill_switch)
+        delete(kill_switch, "Delete a kill switch", kill_switches::delete_kill_switch)
             .success([(200, "Deleted; the deleted kill switch.")])
             .problems([Code::UnknownKillSwitch])
             .without([Code::StoreUnavailable]),

@@ -5,8 +5,10 @@ use kafleet_documents::{AdaptiveDocument, Finding, Reason, TypeLimits, WorkerTot
 use kafleet_fleet::control::ForcedCircuit;
 use kafleet_fleet::control::heartbeat::{Heartbeat, HeartbeatState};
 use kafleet_handlers::builtin::callback::receiver_of;
+use kafleet_model::json::RawJson;
 use kafleet_model::offsets::CompletedOffsets;
 use kafleet_model::task::action::CALLBACK_TYPE;
+use kafleet_model::task::kill::KillSubject;
 use kafleet_model::units::duration::Millis;
 use kafleet_model::units::time::time_text;
 use kafleet_model::worker_status::{BatchStatus, TypeStatus};
@@ -15,7 +17,7 @@ use kafleet_runtime::now_ms;
 
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
-use crate::service::task::open_params;
+use crate::service::task::{has_no_params, open_params};
 use crate::service::types::{adaptive_of, limits_of};
 use crate::service::workers::{live_workers, type_statuses, worker_totals};
 use crate::state::Api;
@@ -32,6 +34,7 @@ const MAX_PARTITIONS: u32 = 256;
 pub(super) async fn blocking_commands(api: &Api, task: &TaskView) -> Result<Vec<Finding>, ApiError> {
     api.fleet.wait_for_control_state().await?;
     let Some(task_type) = task.record.task_type.as_deref() else { return Ok(Vec::new()) };
+    let params = params_to_compare(api, task, task_type).await?;
     let control = api.fleet.control.state();
     let because = |reason: &Option<String>| reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     let paused = control.paused.get(task_type).map(|pause| {
@@ -47,13 +50,30 @@ pub(super) async fn blocking_commands(api: &Api, task: &TaskView) -> Result<Vec<
         Finding::new(Reason::CircuitOpen, format!("{error}; {remedy}"))
     });
     let tags = task.record.definition.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
-    let killed = control.kill_of(&task.id, task_type, tags).map(|(name, kill)| {
-        Finding::new(
-            Reason::MatchesKillSwitch,
-            format!("the kill switch `{name}` matches the task{}; it will be cancelled", because(&kill.reason)),
-        )
+    let subject = KillSubject { id: &task.id, task_type, tags, params: params.as_ref() };
+    let killed = control.kill_of(&subject).map(|(name, kill)| {
+        let by = match kill.params.is_empty() {
+            true => String::new(),
+            false => format!(" by its params {}", kill.params.pointers_text()),
+        };
+        let because = because(&kill.reason);
+        let message = format!("the kill switch `{name}` matches the task{by}{because}; it will be cancelled");
+        Finding::new(Reason::MatchesKillSwitch, message)
     });
     Ok(paused.into_iter().chain(opened).chain(killed).collect())
+}
+
+/// Params of a task, if a kill switch compares those of its type. `None` too if its record is gone or invalid: then no worker
+/// starts it.
+async fn params_to_compare(api: &Api, task: &TaskView, task_type: &str) -> Result<Option<RawJson>, ApiError> {
+    if !api.fleet.control.state().compares_params(task_type) {
+        return Ok(None);
+    }
+    match open_params(api, task).await {
+        Ok(found) => Ok(Some(found.params)),
+        Err(error) if has_no_params(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Explains for a queued task which workers could take it, and which limits they have reached.
