@@ -14,7 +14,7 @@ use crate::parts::letters::{FILTERS, filter_inputs, letter_link, params_schema};
 use crate::parts::notice::missing;
 use crate::parts::table::table;
 use crate::parts::times::time;
-use crate::parts::{View, counted, encoded, first_line, prose, query_text};
+use crate::parts::{View, counted, encoded, first_line, prose, query_text, task_path};
 use crate::visit::{Body, Fields, PageAnswer, Redirect, Visit, from_kafka, stored};
 
 /// Default limit of dropped letters.
@@ -39,7 +39,16 @@ fn error_of(letter: &DeadLetter) -> Markup {
 }
 
 fn redirect(visit: &Visit, done: &'static str) -> Redirect {
-    Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done }
+    Redirect::new(format!("/dead-letters/{}", encoded(&visit.segment)), done)
+}
+
+/// Redirect after a redrive, which leads to the task that runs again.
+async fn redriven(visit: &Visit) -> Redirect {
+    let redirect = redirect(visit, "redriven");
+    match find(visit).await.ok().and_then(|detail| detail.letter.task) {
+        Some(task) => redirect.leading_to(task_path(&task)),
+        None => redirect,
+    }
 }
 
 pub(in super::super) async fn show_redrive(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -58,7 +67,7 @@ pub(in super::super) async fn show_redrive(visit: &Visit) -> Result<PageAnswer, 
 pub(in super::super) async fn redrive(visit: &Visit) -> Result<Redirect, ApiError> {
     let input = RedriveDeadLetter { params: None, reason: visit.reason() };
     dead_letters::redrive_one(visit.context(), letter_id(&visit.segment)?, input).await?;
-    Ok(redirect(visit, "redriven"))
+    Ok(redriven(visit).await)
 }
 
 pub(in super::super) async fn show_drop(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -79,8 +88,10 @@ pub(in super::super) async fn show_drop(visit: &Visit) -> Result<PageAnswer, Api
 
 pub(in super::super) async fn drop(visit: &Visit) -> Result<Redirect, ApiError> {
     let input = DropDeadLetter { reason: visit.reason() };
-    dead_letters::drop_one(visit.context(), letter_id(&visit.segment)?, input).await?;
-    Ok(redirect(visit, "dropped"))
+    let letter = letter_id(&visit.segment)?;
+    let others = format!("/dead-letters?{}", query_text(&[("type", &letter.task_type)]));
+    dead_letters::drop_one(visit.context(), letter, input).await?;
+    Ok(redirect(visit, "dropped").leading_to(others))
 }
 
 pub(in super::super) async fn show_edit(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -125,7 +136,7 @@ pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> 
     let params = visit.entered.json("params")?.unwrap_or_default();
     let input = RedriveDeadLetter { params: Some(params.into_compact()), reason: visit.reason() };
     dead_letters::redrive_one(visit.context(), letter_id(&visit.segment)?, input).await?;
-    Ok(redirect(visit, "redriven"))
+    Ok(redriven(visit).await)
 }
 
 pub(in super::super) async fn show_drop_many(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -224,7 +235,7 @@ pub(in super::super) async fn drop_many(visit: &Visit) -> Result<Redirect, ApiEr
     let filters = visit.entered.select(&["type"]);
     let filters: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let path = format!("/dead-letters?{}", query_text(&filters));
-    Ok(Redirect { path, after: None, done: if is_partial { "dropped_partly" } else { "dropped" } })
+    Ok(Redirect::new(path, if is_partial { "dropped_partly" } else { "dropped" }))
 }
 
 /// Selection of letters in the fields of a form, or of a link to it.

@@ -5,6 +5,7 @@ use kafleet_api::service::kill_switch_preview::{self, KillScope};
 use kafleet_api::service::operations;
 use kafleet_config::Role;
 use kafleet_documents::{KillSwitchDocument, KillSwitchPreview, SetKillSwitch};
+use kafleet_model::query;
 use kafleet_model::task::kill::KillMatch;
 use maud::{Markup, Render, html};
 
@@ -17,7 +18,7 @@ use crate::parts::state::pill;
 use crate::parts::table::table;
 use crate::parts::tasks::type_link;
 use crate::parts::times::time;
-use crate::parts::{View, count, counted, encoded, optional_text, visible};
+use crate::parts::{View, count, counted, encoded, optional_text, search_path, search_text, visible};
 use crate::visit::{Body, PageAnswer, Redirect, Visit, from_kafka, scan_time, stored};
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -98,6 +99,16 @@ impl KillTarget {
     async fn count(&self, visit: &Visit) -> Result<KillSwitchPreview, ApiError> {
         let scope = KillScope { task_type: self.task_type.clone(), matches: Some(self.matches) };
         stored(kill_switch_preview::preview(visit.context(), self.name.parse()?, scope, scan_time())).await
+    }
+
+    /// Search for the tasks that it has cancelled. A word is also a part of a name.
+    fn cancelled(&self) -> String {
+        let matches = match self.matches {
+            KillMatch::Tag => search_text(&[("tag", &self.name)]),
+            KillMatch::IdPrefix => query::quoted(&self.name),
+        };
+        let of_type = self.task_type.as_deref().map(|name| format!("{} ", search_text(&[("type", name)])));
+        format!("{}{matches} state:cancelled level:any", of_type.unwrap_or_default())
     }
 
     /// Text that a number of tasks in the form belongs to.
@@ -239,7 +250,7 @@ pub(in super::super) async fn create(visit: &Visit) -> Result<Redirect, ApiError
     let input =
         SetKillSwitch { matches: Some(target.matches), task_type: target.task_type.clone(), reason: visit.reason() };
     operations::set_kill_switch(visit.context(), target.name.parse()?, input).await?;
-    Ok(visit.after_control("/kill-switches", "kill_switch_on"))
+    Ok(visit.after_control("/kill-switches", "kill_switch_on").leading_to(search_path(&target.cancelled())))
 }
 
 /// Rejects a kill switch of many tasks without their number. One that cannot be counted is accepted: without the store, kill
