@@ -7,6 +7,7 @@ use kafleet_documents::{DeadLetter, DeadLetterPage, DeadLetterSelection, DropDea
 use maud::{Markup, Render, html};
 
 use super::dead_letter::find;
+use super::dead_letters::letters_page;
 use super::{form, form_page};
 use crate::parts::command::{curl, quoted};
 use crate::parts::form::{Form, Input, reason, step_button};
@@ -149,12 +150,16 @@ pub(in super::super) async fn show_drop_many(visit: &Visit) -> Result<PageAnswer
     };
     Ok(form_page(&Form {
         effect: drop_effect(matching.as_ref()),
-        beside: matching.as_ref().and_then(|matching| would_be_dropped(&visit.view, matching.as_ref().ok()?)),
+        beside: letters_beside(visit, matching.as_ref()).await,
         more_buttons: step_button("preview", "Preview"),
         inputs: vec![
-            html! { div.filters { (filter_inputs(&visit.view, |name| visit.value(name))) } },
+            html! {
+                div.filters {
+                    (filter_inputs(&visit.view, |name| visit.value(name)))
+                    (Input::new("limit", "Limit", Some(limit)).required().hint("at most 1,000"))
+                }
+            },
             hidden_error(visit),
-            Input::new("limit", "Limit", Some(limit)).required().hint("at most 1,000").render(),
             reason(visit.entered.get("reason")),
         ],
         danger: true,
@@ -202,8 +207,20 @@ fn drop_effect(matching: Option<&Matching>) -> Markup {
     }
 }
 
-/// First letters that would be dropped.
-fn would_be_dropped(view: &View, page: &DeadLetterPage) -> Option<Markup> {
+/// Letters beside the form: those that would be dropped, or while no type is named the newest ones of all types.
+async fn letters_beside(visit: &Visit, matching: Option<&Matching>) -> Option<Markup> {
+    match matching {
+        Some(Ok(page)) => listed(&visit.view, "Would be dropped", page),
+        Some(Err(_)) => None,
+        None => match from_kafka(letters_page(visit)).await {
+            Ok(page) => listed(&visit.view, "Unresolved now", &page),
+            Err(error) => Some(missing("The dead letters", &error.document())),
+        },
+    }
+}
+
+/// Panel with the first letters of a page.
+fn listed(view: &View, heading: &str, page: &DeadLetterPage) -> Option<Markup> {
     let listed = &page.letters[..page.letters.len().min(LISTED)];
     let row = |letter: &DeadLetter| {
         html! {
@@ -217,7 +234,7 @@ fn would_be_dropped(view: &View, page: &DeadLetterPage) -> Option<Markup> {
     (!listed.is_empty()).then(|| {
         html! {
             section.panel {
-                h2 { "Would be dropped" @if page.letters.len() > LISTED { " " span.quiet { "the first " (LISTED) } } }
+                h2 { (heading) @if page.letters.len() > LISTED { " " span.quiet { "the first " (LISTED) } } }
                 (table(&["Letter", "Error", "Time"], &listed.iter().map(row).collect::<Vec<_>>()))
             }
         }
