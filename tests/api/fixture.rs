@@ -49,17 +49,29 @@ impl Task for Resize {
 
 /// Clock of the log: that of the system, or behind it, so that statistics have a past.
 #[derive(Clone, Default)]
-pub struct LogClock(Arc<AtomicI64>);
+pub struct LogClock {
+    behind_ms: Arc<AtomicI64>,
+    /// Time at which the clock stands; 0: it goes.
+    stopped_at_ms: Arc<AtomicI64>,
+}
 
 impl LogClock {
     /// Sets the age of the records that are written from now on. Ages may only fall: the time of a log never runs back.
     pub fn set_age(&self, age: Millis) {
-        self.0.store(age.as_i64(), SeqCst);
+        self.behind_ms.store(age.as_i64(), SeqCst);
+    }
+
+    /// Stops the clock, so that all records that are written from now on have this time.
+    pub fn stop_at(&self, at_ms: i64) {
+        self.stopped_at_ms.store(at_ms, SeqCst);
     }
 
     fn clock(&self) -> broker::Clock {
-        let Self(behind_ms) = self.clone();
-        Arc::new(move || now_ms() - behind_ms.load(SeqCst))
+        let Self { behind_ms, stopped_at_ms } = self.clone();
+        Arc::new(move || match stopped_at_ms.load(SeqCst) {
+            0 => now_ms() - behind_ms.load(SeqCst),
+            stopped_at_ms => stopped_at_ms,
+        })
     }
 }
 

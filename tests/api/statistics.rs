@@ -7,7 +7,7 @@ use kafleet::documents::{
 };
 use kafleet::model::event::{AttemptFailure, Kind, Payload};
 use kafleet::runtime::now_ms;
-use kafleet_testkit::faults::watermarks;
+use kafleet_testkit::faults::{read_nodes, watermarks};
 use reqwest::Method;
 use serde_json::json;
 
@@ -391,4 +391,33 @@ async fn failures_by_root_count_the_roots_that_hold_them() {
     assert_ne!(order.newest, refund.newest);
     let of_text: Failures = fleet.get("/v1/failures?by=root&text=declined&since=1h").await;
     assert_eq!(of_text.groups.len(), 2);
+}
+
+#[tokio::test]
+async fn newest_tasks_of_failures_by_root_are_read_with_one_call_per_partition() {
+    const ROOTS: usize = 24;
+    let fleet = fleet().await;
+    let mut calls = Vec::new();
+    for n in 0..ROOTS {
+        next_millisecond().await;
+        fleet.announce(&format!("root-{n}"), &format!("order-{n}"), None).await;
+        announce_failed(&fleet, &format!("root-{n}:charge"), "charge", "PaymentDeclined", &format!("card of {n}"))
+            .await;
+        if [1, ROOTS - 1].contains(&n) {
+            fleet.folded().await;
+            let reads = fleet.faults.count(read_nodes);
+            let failures: Failures = fleet.get("/v1/failures?by=root").await;
+            calls.push(reads.hits());
+            reads.lift();
+            assert_eq!(failures.groups.len(), n + 1);
+            for group in &failures.groups {
+                let number = group.root_type.as_deref().unwrap().replace("order-", "");
+                assert_eq!(group.newest, format!("root-{number}:charge"));
+                let own = group.text == format!("PaymentDeclined: card of {number}");
+                assert!(own, "the text is that of the row: {group:?}");
+            }
+        }
+    }
+    // One for the kind, and one per partition for the roots and for the rows.
+    assert!(calls[1] <= 1 + 2 * PARTITIONS as usize, "{calls:?} calls for 2 and for {ROOTS} rows");
 }

@@ -236,7 +236,8 @@ async fn forms_of_a_dead_letter_take_a_reason_and_show_the_schema() {
     none.has(&["<strong>No dead letter matches.</strong>", "name=\"code\" value=\"none\""])
         .lacks(&["class=\"danger\""]);
     let many = browser.open("/dead-letters/drop").await;
-    many.has(&["the preview counts them", "value=\"preview\""]).lacks(&["class=\"danger\""]);
+    many.has(&["the preview counts them", "value=\"preview\"", "Unresolved now", "href=\"/dead-letters/resize:0:"]);
+    many.lacks(&["class=\"danger\""]);
     browser.submit("/dead-letters/drop", "type=echo&limit=5&reason=old").await.has(&["The dead letter was dropped."]);
     fleet.folded().await;
     browser.open("/audit").await.has(&["cured", "useless", "old"]);

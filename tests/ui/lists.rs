@@ -134,6 +134,8 @@ async fn system_shows_the_services_that_the_api_describes() {
     assert!(system.partitions.iter().any(|partition| partition.fold_version == Some(system.fold_version)));
     let page = Browser::new(&fleet).open("/system").await;
     page.has(&[
+        "ready</span><span class=\"name\">this API</span>",
+        "<span class=\"value\">0</span><span class=\"name\">offsets behind, 4 partitions</span>",
         "<dt>Fold version</dt>",
         "<dt>Started</dt>",
         "href=\"/metrics\"",

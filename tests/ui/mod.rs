@@ -18,6 +18,7 @@ mod numbers;
 mod outages;
 mod pages;
 mod queues;
+mod results;
 pub mod roles;
 mod searches;
 mod shop;

@@ -19,7 +19,8 @@ async fn form_names_the_verdict_and_leads_to_the_task_that_stands_for_the_key() 
     let page = browser.submit("/new", ECHO).await;
     page.has(&["It stands for its key while it is open.", "id=\"unique\"", "1 started · 0 kept · 0 joined"]);
     let page = browser.submit("/new", ECHO).await;
-    page.has(&["Joined: this task stands for the key already.", "1 started · 0 kept · 1 joined", "this task"]);
+    page.has(&["Joined <code>echo~", "</code>: this task stands for the key already."]);
+    page.has(&["1 started · 0 kept · 1 joined", "this task"]).lacks(&["The task was submitted."]);
     let page = browser.submit("/new", LATEST).await;
     page.has(&["Kept: the params were taken over", "is kept until the open one has ended", "1 started · 1 kept"]);
     fleet.folded().await;

@@ -111,8 +111,8 @@ impl Client {
 
 fn handle_of<O>(client: &Client, item: BatchItem) -> Outcome<O> {
     match item {
-        BatchItem { outcome: ItemOutcome::Accepted, id: Some(id), position, .. } => {
-            Ok(Handle::new(client.clone(), id, position))
+        BatchItem { outcome: ItemOutcome::Accepted, id: Some(id), position, verdict, .. } => {
+            Ok(Handle::new(client.clone(), id, position).with_verdict(verdict))
         }
         item => Err(Error::Problem(Box::new(item.problem.unwrap_or_else(no_outcome)))),
     }
@@ -138,7 +138,14 @@ fn is_open(item: Option<&BatchItem>) -> bool {
 }
 
 fn unanswered(index: usize) -> BatchItem {
-    BatchItem { index, id: None, outcome: ItemOutcome::Unknown, position: None, problem: Some(no_outcome()) }
+    BatchItem {
+        index,
+        id: None,
+        outcome: ItemOutcome::Unknown,
+        position: None,
+        verdict: None,
+        problem: Some(no_outcome()),
+    }
 }
 
 fn no_outcome() -> Problem {

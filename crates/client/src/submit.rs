@@ -87,7 +87,7 @@ impl<O> Submit<O> {
     async fn send(&self) -> Result<Handle<O>, Error> {
         let status = self.client.create(self.task.valid()?, Duration::ZERO, None).await?;
         let verdict = status.verdict;
-        Ok(Handle { verdict, ..Handle::new(self.client.clone(), status.id, Some(status.position)) })
+        Ok(Handle::new(self.client.clone(), status.id, Some(status.position)).with_verdict(verdict))
     }
 }
 
@@ -151,6 +151,10 @@ pub struct Handle<O = RawJson> {
 impl<O> Handle<O> {
     pub(super) fn new(client: Client, id: String, position: Option<String>) -> Self {
         Self { client, id, position, verdict: None, output: PhantomData }
+    }
+
+    pub(super) fn with_verdict(self, verdict: Option<AskVerdict>) -> Self {
+        Self { verdict, ..self }
     }
 
     pub(super) fn client(&self) -> &Client {
@@ -234,7 +238,7 @@ impl<O: DeserializeOwned> Handle<O> {
 
 impl<O> Clone for Handle<O> {
     fn clone(&self) -> Self {
-        Self { verdict: self.verdict, ..Self::new(self.client.clone(), self.id.clone(), self.position.clone()) }
+        Self::new(self.client.clone(), self.id.clone(), self.position.clone()).with_verdict(self.verdict)
     }
 }
 

@@ -412,6 +412,9 @@ pub struct BatchItem {
     /// Position of the task's `submitted` event, or of a later event if the task existed.
     #[serde(default)]
     pub position: Option<String>,
+    /// Verdict about a unique task. Null for other tasks, and for one that was not accepted.
+    #[serde(default)]
+    pub verdict: Option<AskVerdict>,
     #[serde(default)]
     pub problem: Option<Problem>,
 }

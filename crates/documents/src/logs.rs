@@ -25,7 +25,7 @@ pub struct LogLine {
     pub run: u32,
     /// Number of the attempt that wrote the line; 0 for a line that was appended from outside of an attempt.
     pub attempt: u32,
-    /// Stream on which the process of the attempt wrote the line; null if the handler, its SDK or a client logged it.
+    /// Stream to which the attempt or its process wrote the line; null if the handler, its SDK or a client logged it.
     #[serde(default)]
     pub stream: Option<LogStream>,
     pub text: String,

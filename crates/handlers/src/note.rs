@@ -13,8 +13,8 @@ pub enum Note {
     Progress(RawJson),
     /// Line of the task's log.
     Log(String),
-    /// Line of the task's log that the process of the attempt wrote. Lines of a program of the type `exec` are none: its stderr is
-    /// the log.
+    /// Line of the task's log that the attempt or its process wrote to a stream. Lines of a program of the type `exec` are none:
+    /// its stderr is the log.
     Output(LogStream, String),
     /// Warning, shown until the task ends.
     Warning(String),

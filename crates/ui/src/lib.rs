@@ -32,6 +32,7 @@ mod forms;
 mod icon;
 mod live;
 mod navigation;
+mod outcome;
 mod pages;
 mod parts;
 mod refresh;

@@ -34,9 +34,9 @@ use super::parts::times::in_zone;
 use super::parts::{View, first_line, without_hidden};
 use super::response::{html_page, page_response, see_other, status_code, with_security_headers, with_tag};
 use super::state::Ui;
-use super::visit::{After, Body, Fields, PAGE_DEADLINE, PageAnswer, Redirect, Visit, stored, until};
+use super::visit::{Body, Fields, PAGE_DEADLINE, PageAnswer, Visit, stored, until};
 use super::zone::ReaderZone;
-use super::{PAGES, Page, cache, forms, live, navigation, pages, refresh, session, suggest};
+use super::{PAGES, Page, cache, forms, live, navigation, outcome, pages, refresh, session, suggest};
 
 /// Maximum number of characters of a title: windows and histories show less.
 const MAX_TITLE: usize = 80;
@@ -263,7 +263,7 @@ pub(super) async fn show(visit: &Visit, page: &Page) -> Result<PageAnswer, ApiEr
     let incomplete = until(deadline, stored(visit.api.reads.incomplete())).await.unwrap_or_default();
     let main = html! {
         (incomplete_notice(&incomplete))
-        @if let Some(done) = visit.query.get("done") { (done_notice(done)) }
+        @if let Some(done) = outcome::done(visit) { (done_notice(&visit.view, &done)) }
         @if behind { (behind_notice()) }
         (body.main)
     };
@@ -304,7 +304,7 @@ async fn submit(
         return show_again(visit, page, head, None).await;
     }
     match action(visit).await {
-        Ok(redirect) => Ok(PageAnswer::Redirect(redirect_path(&redirect))),
+        Ok(redirect) => Ok(PageAnswer::Redirect(outcome::redirect_path(&redirect))),
         Err(error) => show_again(visit, page, head, Some(error)).await,
     }
 }
@@ -327,18 +327,6 @@ async fn show_again(
         Err(unread) => Err(error.unwrap_or(unread)),
         Ok(answer) => error.map_or(Ok(answer), Err),
     }
-}
-
-fn redirect_path(redirect: &Redirect) -> String {
-    let mut query = url::form_urlencoded::Serializer::new(String::new());
-    match &redirect.after {
-        Some(After::Position(position)) => drop(query.append_pair("after", position)),
-        Some(After::Control(offset)) => drop(query.append_pair("control", &offset.to_string())),
-        None => {}
-    }
-    query.append_pair("done", redirect.done);
-    let join = if redirect.path.contains('?') { '&' } else { '?' };
-    format!("{}{join}{}", redirect.path, query.finish())
 }
 
 /// Renders a page, also that of an error. Other answers are responses by themselves.

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use super::live::Live;
 use super::parts::View;
 use super::parts::form::STEP;
+use super::parts::notice::Verdicts;
 use super::parts::times::entered_time;
 
 /// Maximum wait of a page for the store or Kafka. What has not been answered by then is left out, with a note.
@@ -70,6 +71,21 @@ pub(super) struct Redirect {
     pub after: Option<After>,
     /// Code of the message.
     pub done: &'static str,
+    /// Path below the base path of the task or the list in which the result stands, if that is another page.
+    pub there: Option<String>,
+    /// Verdicts about unique tasks that were submitted.
+    pub verdicts: Option<Verdicts>,
+}
+
+impl Redirect {
+    pub(super) fn new(path: impl Into<String>, done: &'static str) -> Self {
+        Self { path: path.into(), after: None, done, there: None, verdicts: None }
+    }
+
+    /// Adds the page with the result of the action.
+    pub(super) fn leading_to(self, there: impl Into<String>) -> Self {
+        Self { there: Some(there.into()), ..self }
+    }
 }
 
 pub(super) enum After {
@@ -226,13 +242,13 @@ impl Visit {
     /// Redirect after a change of the control topic.
     pub(super) fn after_control(&self, path: impl Into<String>, done: &'static str) -> Redirect {
         let offset = self.api.fleet.control.last_applied();
-        Redirect { path: path.into(), after: Some(After::Control(offset)), done }
+        Redirect { after: Some(After::Control(offset)), ..Redirect::new(path, done) }
     }
 }
 
 /// Redirect after an action, to a page that includes its event at `position`.
 pub(super) fn after_position(path: impl Into<String>, position: String, done: &'static str) -> Redirect {
-    Redirect { path: path.into(), after: Some(After::Position(position)), done }
+    Redirect { after: Some(After::Position(position)), ..Redirect::new(path, done) }
 }
 
 pub(super) fn task_id(text: &str) -> Result<TaskId, ApiError> {

@@ -166,7 +166,7 @@ class Client(Transport):
                 break
             for index, item in zip(remaining, answer["items"], strict=True):
                 if item["outcome"] == "accepted":
-                    outcomes[index] = Handle(batch[index][0].target, item["id"], item["position"])
+                    outcomes[index] = Handle(batch[index][0].target, item["id"], item["position"], item.get("verdict"))
                 else:
                     outcomes[index] = problem(item["problem"]["status"], item["problem"])
             # Only those whose repetition can help; a task that exists is not created twice.

@@ -37,6 +37,8 @@ LIMITS = {
 
 _BATCH_BYTES = 256 << 10
 """Size at which pending log lines and children are sent, in bytes."""
+Stream = Literal["stdout", "stderr"]
+_STREAMS: dict[Stream | None, bytes] = {None: b"", "stdout": b',"stream":"stdout"', "stderr": b',"stream":"stderr"'}
 
 BATCH_ITEMS = 1000
 """Number of tasks that are created together."""
@@ -114,8 +116,8 @@ class Context(foreign.Named):
     _foreign = ("the context", foreign.CONTEXT)
     __slots__ = (
         "n", "type", "task_name", "id", "run", "number", "name", "tags", "creator", "options", "headers", "trace", "state",
-        "reason", "submits", "timeout", "_deadline", "_channel", "_limits", "_lock", "_decoder", "_lines", "_line_bytes",
-        "_partial", "_silent", "_children", "_children_bytes", "_count", "_total", "_on_cancel", "_cancelled_at", "_soft",
+        "reason", "submits", "timeout", "_deadline", "_channel", "_limits", "_lock", "_decoders", "_lines", "_line_bytes",
+        "_partials", "_silent", "_children", "_children_bytes", "_count", "_total", "_on_cancel", "_cancelled_at", "_soft",
     )  # fmt: skip
 
     def __init__(self, attempt: dict[str, Any], channel: Channel) -> None:
@@ -152,9 +154,10 @@ class Context(foreign.Named):
         self._deadline: float = time.monotonic() + self.timeout
         self._channel, self._limits = channel, channel.limits
         self._lock = threading.Lock()
-        self._decoder: codecs.IncrementalDecoder | None = None
-        self._lines: list[str] = []
-        self._line_bytes, self._partial, self._silent = 0, "", False
+        self._decoders: dict[Stream | None, codecs.IncrementalDecoder] = {}
+        self._lines: list[tuple[Stream | None, list[str]]] = []
+        self._partials: dict[Stream | None, str] = {}
+        self._line_bytes, self._silent = 0, False
         self._children: list[bytes] = []
         self._children_bytes = self._count = self._total = 0
         self._on_cancel: Callable[[], object] | None = None
@@ -202,27 +205,27 @@ class Context(foreign.Named):
         self._silent = bool(silent)
         self._append([part for line in lines for part in text_of(line).split("\n")])
 
-    def write_bytes(self, data: bytes) -> None:
+    def write_bytes(self, data: bytes, *, stream: Stream | None = None) -> None:
         """Appends UTF-8 to the task's log, as `sys.stdout.buffer.write` does; a character may be split."""
         with self._lock:
-            if self._decoder is None:
-                self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-            text = self._decoder.decode(data)
-        self.write(text)
+            if stream not in self._decoders:
+                self._decoders[stream] = codecs.getincrementaldecoder("utf-8")("replace")
+            text = self._decoders[stream].decode(data)
+        self.write(text, stream=stream)
 
-    def write(self, text: str) -> None:
-        """Appends text to the task's log, as `print` does; an incomplete line is kept until it is completed.
+    def write(self, text: str, *, stream: Stream | None = None) -> None:
+        """Appends text to the task's log, as `print` does; an incomplete line of a stream is kept until it is completed.
 
-        A carriage return within a line starts it again, as on a terminal: of a progress bar, the last state is kept.
+        A carriage return within a line starts it again, as on a terminal: of a progress bar, the last state is kept. `stream`
+        is the output stream that the lines are shown with, if they come from one.
         """
         with self._lock:
-            lines = [line[line.rfind("\r", 0, -1) + 1 :] for line in (self._partial + text).split("\n")]
-            self._partial = lines.pop()
-            if len(self._partial) > self._limits["log_line"]:
-                lines.append(self._partial)
-                self._partial = ""
+            whole = self._partials.pop(stream, "") + text
+            lines = [line[line.rfind("\r", 0, -1) + 1 :] for line in whole.split("\n")]
+            if len(lines[-1]) <= self._limits["log_line"] and (partial := lines.pop()):
+                self._partials[stream] = partial
         if lines:
-            self._append(lines)
+            self._append(lines, stream)
 
     def flush_output(self) -> None:
         """Sends the pending log lines, as `print(…, flush=True)` does: they survive the end of this process."""
@@ -352,24 +355,28 @@ class Context(foreign.Named):
         if not self._lines:
             return b""
         with self._lock:
-            lines, self._lines, self._line_bytes = self._lines, [], 0
-        silent = b',"silent":true' if self._silent else b""
-        return b'{"log":{"n":%d,"lines":%b%b}}\n' % (self.n, encode_text(lines), silent) if lines else b""
+            pending, self._lines, self._line_bytes = self._lines, [], 0
+        end = b',"silent":true}}\n' if self._silent else b"}}\n"
+        return b"".join(
+            b'{"log":{"n":%d,"lines":%b%b%b' % (self.n, encode_text(lines), _STREAMS[stream], end) for stream, lines in pending
+        )
 
     def finish(self, succeeded: bool) -> bytes:
         """Returns everything that is pending at the end of the attempt as messages."""
-        if self._decoder:
-            self.write(self._decoder.decode(b"", True))
-        if self._partial:
-            self.write("\n")
+        for stream, decoder in list(self._decoders.items()):
+            self.write(decoder.decode(b"", True), stream=stream)
+        for stream in list(self._partials):
+            self.write("\n", stream=stream)
         return self.flush() + (self._take_children() if succeeded else b"")
 
-    def _append(self, lines: list[str]) -> None:
+    def _append(self, lines: list[str], stream: Stream | None = None) -> None:
         limit = self._limits["log_line"]
         for line in lines:
             kept = line if len(line) * 4 <= limit else _truncated(line, limit)
             with self._lock:
-                self._lines.append(kept)
+                if not self._lines or self._lines[-1][0] != stream:
+                    self._lines.append((stream, []))
+                self._lines[-1][1].append(kept)
                 self._line_bytes += len(kept) + 4
                 full = self._line_bytes > _BATCH_BYTES
             if full:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn, TextIO
 
-from .context import Context, _current
+from .context import Context, Stream, _current
 from .outcomes import Fail
 
 _BURST_BYTES = 1 << 20
@@ -61,8 +61,8 @@ class TaskBytes(io.BufferedIOBase):
     It stays open: a wrapper that is dropped, such as `io.TextIOWrapper(sys.stdout.buffer)`, would close it for all attempts.
     """
 
-    def __init__(self, original: TextIO) -> None:
-        self._original, self._allowance = original, Allowance()
+    def __init__(self, original: TextIO, stream: Stream) -> None:
+        self._original, self._stream, self._allowance = original, stream, Allowance()
         self.name: str = str(getattr(original, "name", "<stream>"))
         self.mode = "wb"
 
@@ -79,7 +79,7 @@ class TaskBytes(io.BufferedIOBase):
         if cx is None:
             self._write_outside(self._allowance.admit(text))
         else:
-            cx.write_bytes(text)
+            cx.write_bytes(text, stream=self._stream)
         return len(text)
 
     def _write_outside(self, data: bytes) -> None:
@@ -123,8 +123,9 @@ class TaskLog(io.TextIOWrapper):
     """Text stream that writes to the log of the running task, and outside of attempts to the stream it replaces."""
 
     def __init__(self, original: TextIO) -> None:
-        super().__init__(TaskBytes(original), encoding="utf-8", errors="replace", newline="\n", write_through=True)
-        self._is_stderr = original is sys.stderr
+        self._stream: Stream = "stderr" if original is sys.stderr else "stdout"
+        binary = TaskBytes(original, self._stream)
+        super().__init__(binary, encoding="utf-8", errors="replace", newline="\n", write_through=True)
 
     @property
     def mode(self) -> str:
@@ -134,8 +135,8 @@ class TaskLog(io.TextIOWrapper):
         cx = _current.get()
         if cx is None or not isinstance(text, str):
             return super().write(text)
-        cx.write(text)
-        if self._is_stderr:  # Python itself buffers no lines of it.
+        cx.write(text, stream=self._stream)
+        if self._stream == "stderr":  # Python itself buffers no lines of it.
             cx.flush_output()
         return len(text)
 
@@ -161,10 +162,28 @@ def flush_replaced() -> None:
                 stream.flush()
 
 
+class LogHandler(logging.StreamHandler[TextIO]):
+    """Handler that writes records to the log of the running task, and outside of attempts to stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        cx = _current.get() or _alone()
+        if cx is None:
+            super().emit(record)
+            return
+        try:
+            # A record is no output of a stream: stderr would mark each as something unusual.
+            cx.write(self.format(record) + self.terminator)
+            cx.flush_output()
+        except RecursionError:
+            raise
+        except Exception:
+            self.handleError(record)
+
+
 def configure_logging() -> None:
     """Sends log records to the task's log, unless the app has configured logging itself."""
     if not logging.getLogger().handlers:
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", handlers=[LogHandler()])
 
 
 def _no_debugger(*_: object, **__: object) -> NoReturn:

@@ -98,7 +98,7 @@ def test_threads_of_asyncio_log_for_their_attempt() -> None:
     with Worker(APP) as worker:
         worker.welcome()
         n = worker.start("in-thread")
-        assert worker.receive() == {"log": {"n": n, "lines": ["from a thread"]}}
+        assert worker.receive() == {"log": {"n": n, "lines": ["from a thread"], "stream": "stdout"}}
         assert worker.receive() == {"ok": {"n": n, "output": None}}
 
 

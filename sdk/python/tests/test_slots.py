@@ -148,7 +148,7 @@ def test_lifespan_on_the_loop_is_left_after_the_last_synchronous_handler(threads
     with Worker(APP, TEST_THREADS=threads) as worker:
         worker.welcome()
         worker.start("hang", {"until_file": str(tmp_path / "go")})
-        assert worker.receive() == {"log": {"n": 1, "lines": ["hangs"]}}
+        assert worker.receive() == {"log": {"n": 1, "lines": ["hangs"], "stream": "stdout"}}
         worker.end()
         (tmp_path / "go").touch()
         assert worker.answer()["ok"]["output"][1] == "open"

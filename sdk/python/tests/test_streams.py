@@ -35,6 +35,44 @@ def test_every_use_of_a_stream_writes_to_the_log_of_the_task(slots: str) -> None
         assert worker.output() == ""
 
 
+MIXED = """
+import logging, sys
+from kafleet import App, current
+app = App()
+@app.task
+def mixed() -> None:
+    print("begun", end="")
+    sys.stderr.write("half of ")
+    print(" and ended")
+    print("a line", file=sys.stderr)
+    sys.stderr.buffer.write("größe\\n".encode())
+    logging.getLogger("shop").warning("a record")
+    current().log("logged")
+    sys.stderr.write("last")
+"""
+
+
+def test_lines_have_the_stream_to_which_they_were_written(tmp_path: Path) -> None:
+    (tmp_path / "mixed.py").write_text(MIXED)
+    with Worker("mixed.py", cwd=tmp_path) as worker:
+        worker.welcome()
+        worker.start("mixed", {})
+        lines: list[tuple[str | None, str]] = []
+        while (message := worker.receive()) and "log" in message:
+            log = message["log"]
+            lines += [(log.get("stream"), line) for line in log["lines"]]
+        assert message and "ok" in message, message
+        assert lines == [
+            ("stdout", "begun and ended"),
+            ("stderr", "half of a line"),
+            ("stderr", "größe"),
+            (None, "WARNING shop: a record"),
+            (None, "logged"),
+            ("stderr", "last"),
+        ]
+        worker.end()
+
+
 def test_output_outside_of_attempts_is_bounded() -> None:
     now = [0.0]
     allowance = Allowance(lambda: now[0])

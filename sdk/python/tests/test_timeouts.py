@@ -32,7 +32,7 @@ def test_log_has_the_stack_at_the_timeout(type: str, slots: str, reason: str, te
     with Worker(APP, TEST_SLOTS=slots) as worker:
         worker.welcome(types=[type])
         n = worker.start(type, {"until_file": str(tmp_path / "go")} if type == "sync" else None)
-        assert worker.receive() == {"log": {"n": n, "lines": ["begins"]}}
+        assert worker.receive() == {"log": {"n": n, "lines": ["begins"], "stream": "stdout"}}
         worker.send("cancel", n=n, reason=reason)
         lines = log_of(worker, n, text)
         (tmp_path / "go").touch()
@@ -90,7 +90,7 @@ def test_attempt_that_is_in_time_has_no_stack() -> None:
     with Worker(APP) as worker:
         worker.welcome(types=["asynchronous"])
         n = worker.start("asynchronous", left_ms=100)
-        assert worker.receive() == {"log": {"n": n, "lines": ["begins"]}}
+        assert worker.receive() == {"log": {"n": n, "lines": ["begins"], "stream": "stdout"}}
         start = time.monotonic()
         until(lambda: time.monotonic() > start + 0.8, "the time has passed")
         worker.expect_silence()
@@ -175,7 +175,7 @@ def test_output_of_a_thread_goes_to_the_only_attempt(slots: str, tmp_path: Path)
             (tmp_path / "a").touch()
             assert "ok" in worker.answer()
             (tmp_path / "b").touch()
-            assert worker.receive() == {"log": {"n": 3, "lines": ["from a thread"]}}
+            assert worker.receive() == {"log": {"n": 3, "lines": ["from a thread"], "stream": "stdout"}}
             assert "ok" in worker.answer()
         worker.end()
         assert worker.exit_code() == 0

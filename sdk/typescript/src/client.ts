@@ -167,7 +167,8 @@ export class Client {
         const item = answer.items[place]!;
         const [call] = batch[index]!;
         const refused = () => call.explained(apiError(item.problem!.status ?? 0, item.problem!));
-        outcomes[index] = item.outcome === "accepted" ? call.handle(item.id!, item.position) : refused();
+        const { id, position, verdict } = item;
+        outcomes[index] = item.outcome === "accepted" ? call.handle(id!, position, verdict ?? undefined) : refused();
       });
       // Only those whose repetition can help; a task that exists is not created twice.
       remaining = remaining.filter((index) => (outcomes[index] as Partial<ApiError>).status === 503);
@@ -287,6 +288,7 @@ interface Item {
   outcome: string;
   id?: string;
   position?: string;
+  verdict?: Verdict | null;
   problem?: Problem;
 }
 

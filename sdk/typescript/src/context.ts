@@ -122,11 +122,11 @@ export class Context<S = unknown> {
   #abort: AbortController | undefined;
   #cause: Cancelled | SoftTimeout | undefined;
   #signalled: Error | undefined;
-  #lines: string[] = [];
+  #lines: { stream: Stream | undefined; lines: string[] }[] = [];
   #lineSize = 0;
   #dropped = 0;
   #progress = "";
-  #partial = "";
+  readonly #partials = new Map<Stream | undefined, string>();
   #silent = false;
   #children: string[] = [];
   #childrenSize = 0;
@@ -210,16 +210,15 @@ export class Context<S = unknown> {
 
   /**
    * Appends text to the task's log, as `console.log` does; an incomplete line is kept until it is completed. A carriage
-   * return within a line starts it again, as on a terminal: of a progress bar, the last state is kept.
+   * return within a line starts it again, as on a terminal: of a progress bar, the last state is kept. `stream` is the output
+   * stream that the lines are shown with, if they come from one.
    */
-  write(text: string): void {
-    const lines = (this.#partial + text).split("\n").map((line) => line.slice(line.slice(0, -1).lastIndexOf("\r") + 1));
-    this.#partial = lines.pop()!;
-    if (this.#partial.length > this.#channel.limits.log_line) {
-      lines.push(this.#partial);
-      this.#partial = "";
-    }
-    if (lines.length) this.#append(lines);
+  write(text: string, stream?: Stream): void {
+    const whole = (this.#partials.get(stream) ?? "") + text;
+    const lines = whole.split("\n").map((line) => line.slice(line.slice(0, -1).lastIndexOf("\r") + 1));
+    const isTooLong = lines.at(-1)!.length > this.#channel.limits.log_line;
+    this.#partials.set(stream, isTooLong ? "" : lines.pop()!);
+    if (lines.length) this.#append(lines, stream);
   }
 
   /** Marks the task with a warning until it ends: text, an error, or any value, which is shown as text. */
@@ -324,16 +323,21 @@ export class Context<S = unknown> {
     const progress = this.#progress;
     this.#progress = "";
     if (!this.#lines.length) return progress;
-    const dropped = this.#dropped ? [`(${this.#dropped} lines were dropped: the worker does not read them in time)`] : [];
-    const lines = encode([...this.#lines, ...dropped]);
+    const pending = this.#lines;
+    if (this.#dropped) {
+      const lines = [`(${this.#dropped} lines were dropped: the worker does not read them in time)`];
+      pending.push({ stream: undefined, lines });
+    }
     this.#lines = [];
     this.#lineSize = this.#dropped = 0;
-    return progress + this.#line("log", `"lines":${lines}`, this.#silent);
+    const message = ({ stream, lines }: (typeof pending)[number]) =>
+      this.#line("log", `"lines":${encode(lines)}${stream ? `,"stream":"${stream}"` : ""}`, this.#silent);
+    return progress + pending.map(message).join("");
   }
 
   /** Returns everything that is pending at the end of the attempt as messages. */
   finish(succeeded: boolean): string {
-    if (this.#partial) this.write("\n");
+    for (const [stream, partial] of this.#partials) if (partial) this.write("\n", stream);
     return this.flush() + (succeeded ? this.#takeChildren() : "");
   }
 
@@ -357,7 +361,7 @@ export class Context<S = unknown> {
     if (unknown !== undefined) this.log(`\`${clipped(unknown, 64)}\` is not an option of ${owner}${hintFor(unknown, allowed)}`);
   }
 
-  #append(lines: readonly string[]): void {
+  #append(lines: readonly string[], stream?: Stream): void {
     const { log, log_line } = this.#channel.limits;
     for (const line of lines) {
       if (this.#lineSize > log) {
@@ -365,7 +369,9 @@ export class Context<S = unknown> {
         continue;
       }
       const kept = (exceeds(line, log_line) ? truncated(line, log_line) : line).toWellFormed();
-      this.#lines.push(kept);
+      const last = this.#lines.at(-1);
+      if (last?.stream === stream && last) last.lines.push(kept);
+      else this.#lines.push({ stream, lines: [kept] });
       this.#lineSize += kept.length + 4;
     }
     this.#channel.buffered(this as Context);
@@ -416,6 +422,9 @@ export class Context<S = unknown> {
     return `{"spawn":{"n":${this.n},"tasks":[${tasks}]}}\n`;
   }
 }
+
+/** Output stream of a process. */
+export type Stream = "stdout" | "stderr";
 
 /** Option of progress, log lines and warnings: they do not count as activity for `stallTimeout`. */
 export interface Silent {

@@ -5,7 +5,7 @@ import { serveIfStarted } from "./main.ts";
 export { App, type AppOptions, type Around } from "./app.ts";
 export { Call, chain, Chord, chord, Group, group } from "./canvas.ts";
 export { Client, type ServerEvent } from "./client.ts";
-export { Context, current, type Silent } from "./context.ts";
+export { Context, current, type Silent, type Stream } from "./context.ts";
 export { Bundle, type BundledOptions, type TaskOptions } from "./declare.ts";
 export type * from "./documents.ts";
 export {

@@ -2,7 +2,7 @@
 
 import { Console } from "node:console";
 
-import { running } from "./context.ts";
+import { running, type Stream } from "./context.ts";
 import { attempted } from "./shown.ts";
 
 type Write = (text: string | Uint8Array, ...rest: unknown[]) => boolean;
@@ -13,18 +13,19 @@ let isCaptured = false;
 export function captureOutput(): void {
   if (isCaptured) return;
   isCaptured = true;
-  for (const stream of [process.stdout, process.stderr]) capture(stream);
+  capture(process.stdout, "stdout");
+  capture(process.stderr, "stderr");
   const { deno, bun } = process.versions;
   // Their `console` does not write to the streams.
   if (deno || bun) globalThis.console = new Console(process.stdout, process.stderr);
 }
 
-function capture(stream: NodeJS.WriteStream): void {
+function capture(stream: NodeJS.WriteStream, name: Stream): void {
   const original = stream.write as unknown as Write;
   const write: Write = (text, ...rest) => {
     const cx = running.getStore();
     if (!cx || cx.ended) return original.call(stream, text, ...rest);
-    cx.write(typeof text === "string" ? text : Buffer.from(text).toString());
+    cx.write(typeof text === "string" ? text : Buffer.from(text).toString(), name);
     const done = rest.find((each) => typeof each === "function") as (() => void) | undefined;
     if (done) process.nextTick(done);
     return true;

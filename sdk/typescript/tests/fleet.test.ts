@@ -48,8 +48,8 @@ test("output of the handler is stored with the task", async () => {
   assert.deepEqual((await handle.status()).progress, { done: 1 });
   const log = await (await fetch(`${running.api}/v1/tasks/${handle.id}/log`)).json();
   assert.deepEqual(
-    (log as { lines: { text: string }[] }).lines.map(({ text }) => text),
-    ["printed"],
+    (log as { lines: { text: string; stream: string | null }[] }).lines.map(({ text, stream }) => [text, stream]),
+    [["printed", "stdout"]],
   );
   const note = await fetch(`${running.api}/v1/tasks/${handle.id}/attachments/note.txt`);
   assert.equal(await note.text(), "hello");

@@ -49,6 +49,19 @@ test("output goes to the log of the task", async (t) => {
   assert.equal(await worker.exited(0), "entered\nleft\n");
 });
 
+test("lines have the stream to which they were written", async (t) => {
+  const worker = await Worker.ready(t, APP);
+  worker.begin("log");
+  const streams = new Map<string, string | undefined>();
+  for (let message = await worker.receive(); message!["log"]; message = await worker.receive()) {
+    const { lines, stream } = message!["log"];
+    for (const line of lines) streams.set(line, stream);
+  }
+  assert.deepEqual(streams.get("outer begins"), undefined);
+  assert.deepEqual([streams.get("printed line"), streams.get("error")], ["stdout", "stderr"]);
+  assert.ok(streams.has("without an end"));
+});
+
 test("ten attempts run at once and log for themselves", async (t) => {
   const worker = await Worker.ready(t, APP);
   for (let n = 0; n < 10; n++) worker.begin("together", { count: 10 });

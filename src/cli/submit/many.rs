@@ -7,6 +7,7 @@ use futures::{StreamExt, stream};
 use indicatif::{ProgressBar, ProgressStyle};
 use kafleet_client::{BATCH_BYTES, BATCH_ITEMS};
 use kafleet_documents::{BatchItem, Problem};
+use kafleet_model::unique::AskVerdict;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
@@ -30,8 +31,15 @@ pub(super) async fn submit(
     output: &Output,
 ) -> Outcome {
     let (lines, size) = read(&source, format)?;
-    let mut summary =
-        Summary { bar: progress_bar(size), output: *output, started: Instant::now(), accepted: 0, refused: 0 };
+    let mut summary = Summary {
+        bar: progress_bar(size),
+        output: *output,
+        started: Instant::now(),
+        accepted: 0,
+        kept: 0,
+        joined: 0,
+        refused: 0,
+    };
     let batches = stream::unfold(Batcher { lines, carried_over: None }, Batcher::batch);
     let mut answers = std::pin::pin!(batches.map(|batch| send(client, batch)).buffered(parallel));
     while let Some(answer) = answers.next().await {
@@ -99,6 +107,9 @@ struct LineOutcome {
     id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<String>,
+    /// Verdict about a unique task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<AskVerdict>,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<Problem>,
 }
@@ -116,14 +127,14 @@ impl LineOutcome {
             span: None,
             existing: None,
         };
-        Self { line: line.number, end: line.end, id: None, position: None, problem: Some(problem) }
+        Self { line: line.number, end: line.end, id: None, position: None, verdict: None, problem: Some(problem) }
     }
 
     fn answered(line: &Line, item: &BatchItem) -> Self {
         let id = item.id.clone();
         let position = item.position.clone();
         let problem = item.problem.clone();
-        Self { line: line.number, end: line.end, id, position, problem }
+        Self { line: line.number, end: line.end, id, position, verdict: item.verdict, problem }
     }
 }
 
@@ -164,6 +175,9 @@ struct Summary {
     output: Output,
     started: Instant,
     accepted: u64,
+    /// Unique tasks that are kept, and those that have joined another one.
+    kept: u64,
+    joined: u64,
     refused: u64,
 }
 
@@ -171,7 +185,11 @@ impl Summary {
     fn count(&mut self, outcomes: Vec<LineOutcome>) -> Result<(), Failure> {
         for outcome in &outcomes {
             match &outcome.problem {
-                None => self.accepted += 1,
+                None => {
+                    self.accepted += 1;
+                    self.kept += u64::from(outcome.verdict == Some(AskVerdict::Kept));
+                    self.joined += u64::from(outcome.verdict == Some(AskVerdict::Joined));
+                }
                 Some(problem) => {
                     self.refused += 1;
                     self.report_line(outcome.line, problem);
@@ -211,8 +229,13 @@ impl Summary {
     }
 
     fn text(&self) -> String {
-        let refused = if self.refused > 0 { format!(", {} refused", self.refused) } else { String::new() };
-        format!("{} submitted{refused}", self.accepted)
+        let counts = [(self.kept, "kept"), (self.joined, "joined"), (self.refused, "refused")];
+        let others: String = counts
+            .iter()
+            .filter(|(number, _)| *number > 0)
+            .map(|(number, word)| format!(", {number} {word}"))
+            .collect();
+        format!("{} submitted{others}", self.accepted)
     }
 
     fn finish(&self) {

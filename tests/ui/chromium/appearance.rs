@@ -102,6 +102,34 @@ async fn pages_fit_narrow_and_zoomed_windows() {
     .await;
 }
 
+/// Fields of the form of limits that share a line with another one, are cut, or are outside of the form.
+const MISPLACED_FIELDS: &str = "
+    const form = document.querySelector('form:has(.sentence)');
+    const box = (it) => it.getBoundingClientRect();
+    const fields = [...form.querySelectorAll('input, select, button')].filter((it) => it.checkVisibility());
+    const faults = [];
+    for (const it of fields) {
+        if (it.scrollWidth > it.clientWidth + 1) faults.push(`${it.name} is cut`);
+        if (box(it).bottom > box(form).bottom || box(it).right > box(form).right) faults.push(`${it.name} is outside`);
+    }
+    const lines = fields.filter((it) => it.closest('.sentence'));
+    if (lines.length < 7) faults.push(`${lines.length} fields`);
+    lines.slice(1).forEach((it, n) => box(it).top < box(lines[n]).bottom && faults.push(`${it.name} shares a line`));
+    return faults;";
+
+#[tokio::test]
+async fn limits_have_a_line_each_on_a_phone() {
+    let shop = shop().await;
+    with_browser(&shop.fleet, "limits-phone", async |tab| {
+        tab.show_as(PHONE_LIGHT).await;
+        for path in ["/types/echo/limits", "/types/echo"] {
+            tab.open(path).await;
+            assert_eq!(tab.driver.run(MISPLACED_FIELDS).await, json!([]), "{path}");
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn login_page_fits_and_grants_the_role_of_the_token() {
     let fleet = guarded_fleet().await;

@@ -11,7 +11,7 @@ use kafleet_model::task::id::TaskId;
 use kafleet_model::units::time::time_text;
 use kafleet_store::{Entry, ErrorLevel, Index};
 
-use super::failures::{FailuresQuery, GroupKey, KeyedGroup, group_document};
+use super::failures::{FailuresQuery, GroupKey, group_document};
 use super::letter_counts::LetterCounts;
 use super::statistics::MAX_CONCURRENT_READS;
 use crate::http::problem::ApiError;
@@ -61,50 +61,83 @@ pub(crate) async fn failures(
     kinds.truncate(MAX_KINDS);
     let limit = (MAX_TASKS / (kinds.len() * reads.partitions().len()).max(1)).max(MIN_TASKS);
     let since_ms = query.since_ms.unwrap_or(0);
-    let mut groups = Vec::new();
+    let mut rows = Vec::new();
     for kind in kinds {
         let (below, is_cut) = below_roots(reads, &kind.0, since_ms, limit).await?;
         at_least |= is_cut;
-        groups.extend(documents(reads, kind, below).await?);
+        let (key, group) = kind;
+        rows.extend(rows_of(&group_document(reads, key, group).await?, below));
     }
-    if let Some(text) = query.text.as_deref().map(str::to_lowercase) {
-        groups.retain(|group| super::failures::contains(group, &text));
-    }
-    groups.sort_by_key(|group| Reverse((group.roots, group.count)));
-    let errors = groups.len() as u64;
+    rows.sort_by_key(|row| Reverse((row.document.roots, row.document.count)));
+    let mut errors = rows.len() as u64;
+    let mut groups = match query.text.as_deref().map(str::to_lowercase) {
+        Some(text) => {
+            let mut groups = with_newest(reads, rows).await?;
+            groups.retain(|group| super::failures::contains(group, &text));
+            errors = groups.len() as u64;
+            groups
+        }
+        None => {
+            rows.truncate(query.limit);
+            with_newest(reads, rows).await?
+        }
+    };
     groups.truncate(query.limit);
     let (since, incomplete) = (query.since_ms.map(time_text), reads.incomplete().await?);
     Ok(Failures { groups, errors, at_least, since, incomplete, ..Failures::default() })
 }
 
-async fn documents(
-    reads: &Reads,
-    (key, group): KeyedGroup,
-    below: BTreeMap<String, Below>,
-) -> Result<Vec<FailureGroup>, ApiError> {
-    let of_kind = group_document(reads, key, group).await?;
-    let mut documents = Vec::with_capacity(below.len());
-    for (root_type, below) in below {
+/// Row of the list, with what is still to be read for it.
+struct Row {
+    document: FailureGroup,
+    /// Task that ended last and its partition, unless it is that of all tasks with the error, which was read already.
+    unread: Option<(u32, TaskId)>,
+}
+
+/// Rows of a kind of errors by the type of the roots. Times and numbers are those of the tasks of a row.
+fn rows_of(of_kind: &FailureGroup, below: BTreeMap<String, Below>) -> Vec<Row> {
+    let row = |(root_type, below): (String, Below)| {
         let (newest, partition) = below.last;
-        let mut document = FailureGroup {
+        let document = FailureGroup {
             count: below.tasks,
             roots: Some(below.roots.len() as u64),
             root_type: Some(root_type),
             first: time_text(below.first_ms),
             last: time_text(newest.seen_ms),
+            newest: newest.id.to_string(),
             ..of_kind.clone()
         };
-        if *newest.id.as_str() != *of_kind.newest {
-            document.newest = newest.id.to_string();
-            let task = reads.read_many(partition, &[newest.id]).await?.into_iter().flatten().next();
+        let is_read = *newest.id.as_str() == *of_kind.newest;
+        Row { document, unread: (!is_read).then_some((partition, newest.id)) }
+    };
+    below.into_iter().map(row).collect()
+}
+
+/// Reads the newest task of each row, those of a partition at once.
+async fn with_newest(reads: &Reads, mut rows: Vec<Row>) -> Result<Vec<FailureGroup>, ApiError> {
+    let mut by_partition: BTreeMap<u32, Vec<(usize, TaskId)>> = BTreeMap::new();
+    for (index, row) in rows.iter_mut().enumerate() {
+        if let Some((partition, id)) = row.unread.take() {
+            by_partition.entry(partition).or_default().push((index, id));
+        }
+    }
+    let mut read = stream::iter(by_partition)
+        .map(|(partition, unread)| async move {
+            let (indexes, ids): (Vec<usize>, Vec<TaskId>) = unread.into_iter().unzip();
+            Ok::<_, ApiError>((indexes, reads.read_many(partition, &ids).await?))
+        })
+        .buffer_unordered(MAX_CONCURRENT_READS);
+    while let Some((indexes, tasks)) = read.try_next().await? {
+        for (index, task) in indexes.into_iter().zip(tasks) {
+            let document = &mut rows[index].document;
             document.newest_superseded = task.as_ref().is_some_and(|task| task.superseded);
             if let Some(task) = task {
                 document.text = group_text(task.record.outcome.error.as_deref());
             }
         }
-        documents.push(document);
     }
-    Ok(documents)
+    drop(read);
+    Ok(rows.into_iter().map(|row| row.document).collect())
 }
 
 /// Sorts the newest tasks of a group by the type of their root. The second value: there are more tasks.

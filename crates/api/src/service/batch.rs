@@ -90,11 +90,12 @@ fn item_document(index: usize, id: Option<String>, outcome: SubmissionResult) ->
             let outcome = ItemOutcome::Accepted;
             // Another task may stand for a unique one.
             let id = Some(submitted.task.id.to_string());
-            BatchItem { index, id, outcome, position: Some(position(&submitted.task)), problem: None }
+            let (position, verdict) = (Some(position(&submitted.task)), submitted.verdict);
+            BatchItem { index, id, outcome, position, verdict, problem: None }
         }
         Err(error) => {
             let outcome = if error.may_have_happened() { ItemOutcome::Unknown } else { ItemOutcome::Refused };
-            BatchItem { index, id, outcome, position: None, problem: Some(error.document()) }
+            BatchItem { index, id, outcome, position: None, verdict: None, problem: Some(error.document()) }
         }
     }
 }

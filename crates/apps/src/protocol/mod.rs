@@ -20,6 +20,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use kafleet_handlers::context::MAX_CHILDREN;
+use kafleet_model::event::log_line::LogStream;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -193,6 +194,9 @@ pub struct Progress {
 pub struct Log {
     pub n: u64,
     pub lines: Vec<String>,
+    /// Stream to which the attempt has written the lines, if it has written them to one.
+    #[serde(default)]
+    pub stream: Option<LogStream>,
     #[serde(default)]
     pub silent: bool,
 }
@@ -416,6 +420,7 @@ mod tests {
             br#"{"ok":{}}"#,
             br#"{"ok":null}"#,
             br#"{"log":{"n":1,"lines":"a"}}"#,
+            br#"{"log":{"n":1,"lines":["a"],"stream":"stdin"}}"#,
             br#"{"error":{"n":1,"outcome":2,"kind":"a","message":"b"}}"#,
             br#"{"ok":{"n":1,"output":NaN}}"#,
             b"{\"ok\":{\"n\":1,\"output\":\"\xff\"}}",

@@ -31,8 +31,12 @@ impl MessageReader {
 
     pub(super) fn log(&self, log: Log) -> Result<(), Violation> {
         for line in log.lines.iter().flat_map(|text| text.split('\n')) {
-            let line = &line[..line.floor_char_boundary(MAX_LINE_BYTES)];
-            self.note(log.n, log.silent, Note::Log(line.to_owned()))?;
+            let line = line[..line.floor_char_boundary(MAX_LINE_BYTES)].to_owned();
+            let note = match log.stream {
+                Some(stream) => Note::Output(stream, line),
+                None => Note::Log(line),
+            };
+            self.note(log.n, log.silent, note)?;
         }
         Ok(())
     }

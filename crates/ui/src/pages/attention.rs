@@ -170,7 +170,9 @@ fn new_error(view: &View, group: &FailureGroup, since_ms: i64) -> Markup {
         " in " (counted(group.count, "task", "tasks"))
         @if is_back(group) { " back since " } @else { " since " }
         (time(&group.first))
-        ", such as " (prose(&first_line(newest_message(group), 120)))
+        // Of errors without a kind, the link is the message already.
+        @let message = newest_message(group);
+        @if !message.starts_with(kind_text(group).trim_end_matches('…')) { ", such as " (prose(&first_line(message, 120))) }
         @if view.may(Role::Operate) {
             " " a href=(view.url_with("/bulk/new", &[("action", "retry"), ("q", &group_query(group))])) { "Retry…" }
         }

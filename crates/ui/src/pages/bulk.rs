@@ -23,7 +23,7 @@ use crate::parts::state::pill;
 use crate::parts::table::table;
 use crate::parts::tasks::{is_long, middle_cut, type_link};
 use crate::parts::times::optional_time;
-use crate::parts::{View, count, counted, encoded, first_line, optional_text, prose, visible};
+use crate::parts::{View, count, counted, encoded, first_line, optional_text, prose, search_path, visible};
 use crate::visit::{Body, PageAnswer, Redirect, Visit, after_position, from_kafka, scan_time, stored};
 
 /// Actions with their names and their effects.
@@ -273,9 +273,14 @@ pub(in super::super) async fn request(visit: &Visit) -> Result<Redirect, ApiErro
         let reason = format!("the action concerns {expected} tasks: type this number to confirm it");
         return Err(ApiError::new(Code::BadField, reason).pointer("/confirm"));
     }
-    let BulkSelection { action, q, ids, letters, patch } = Selection::of(visit).document(visit)?;
+    let selection = Selection::of(visit);
+    let BulkSelection { action, q, ids, letters, patch } = selection.document(visit)?;
     let (limit, reason) = (visit.entered.number::<u64>("limit")?, visit.reason());
     let request = BulkRequest { action, q, ids, letters, patch, limit, reason };
     let task = bulk::request(visit.context(), request).await?;
-    Ok(after_position(bulk_path(&task.id), task.position, "bulk_ordered"))
+    let redirect = after_position(bulk_path(&task.id), task.position, "bulk_ordered");
+    Ok(match selection.search_afterwards() {
+        Some(q) => redirect.leading_to(search_path(&q)),
+        None => redirect,
+    })
 }

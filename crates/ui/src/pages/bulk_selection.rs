@@ -3,19 +3,21 @@
 use kafleet_api::http::problem::ApiError;
 use kafleet_documents::{BulkAction, BulkPreview, BulkSelection, DeadLetterFilter};
 use kafleet_model::json::RawJson;
-use kafleet_model::query::TaskQuery;
+use kafleet_model::query::{Qualifier, TaskQuery, Term, Test};
 use kafleet_model::task::parse_time;
 use kafleet_model::units::time::time_text;
 use maud::{Markup, Render, html};
 
 use super::bulk::ACTIONS;
 use crate::parts::command::quoted;
-use crate::parts::counted;
 use crate::parts::form::{Input, select};
 use crate::parts::letters::{self, FILTERS, filter_inputs};
 use crate::parts::words::in_words;
+use crate::parts::{counted, search_text};
 use crate::visit::{Fields, Visit};
 
+/// Maximum number of values of a term of a search.
+const MAX_VALUES: usize = 100;
 /// Search for all root tasks.
 pub(super) const ALL_ROOTS: &str = "level:roots";
 const PATCH_HINT: &str =
@@ -107,6 +109,16 @@ impl Selection {
         }
     }
 
+    /// Search for the selected tasks that also finds them in the states which the action gives them.
+    pub(super) fn search_afterwards(&self) -> Option<String> {
+        match &self.selected {
+            BulkTarget::Search(q) => TaskQuery::parse(q).ok().map(|query| without_states(query).to_string()),
+            BulkTarget::Letters(filter) => Some(search_text(&[("type", &filter.task_type), ("level", "any")])),
+            BulkTarget::Ids(ids) if !self.is_redrive() && ids.len() <= MAX_VALUES => Some(self.text()),
+            BulkTarget::Ids(_) | BulkTarget::Nothing => None,
+        }
+    }
+
     /// Command that does the same.
     pub(super) fn command(&self, limit: &str) -> String {
         let patch = self.patch.as_ref().map_or_else(String::new, |patch| format!(" --patch {}", quoted(patch)));
@@ -177,6 +189,23 @@ impl Selection {
     }
 }
 
+/// Search without its conditions on states and errors, on the same level.
+fn without_states(mut query: TaskQuery) -> TaskQuery {
+    let level = query.level();
+    let is_of_state = |test: &Test| {
+        matches!(
+            test,
+            Test::State(_) | Test::Own(_) | Test::Is(_) | Test::Text(Qualifier::Error | Qualifier::Worker, _)
+        )
+    };
+    query.terms.retain(|term| !is_of_state(&term.test));
+    let query = query.at_level(level);
+    if query.terms.is_empty() {
+        return TaskQuery { terms: vec![Term { negated: false, test: Test::Level(level) }] };
+    }
+    query
+}
+
 /// Fields of a submitted form, or of its URL.
 fn fields_of(visit: &Visit) -> &Fields {
     if visit.entered.is_empty() { &visit.query } else { &visit.entered }
@@ -212,5 +241,24 @@ fn letters_of(fields: &Fields) -> BulkTarget {
             to: time("to"),
         }),
         _ => ids_of(fields),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn search_afterwards_finds_the_tasks_in_other_states() {
+        let afterwards = |q: &str| without_states(TaskQuery::parse(q).unwrap()).to_string();
+        for (q, found) in [
+            ("type:charge own:failed,expired error:PaymentDeclined level:any", "type:charge"),
+            ("error:PaymentDeclined tag:a", "tag:a level:any"),
+            ("state:queued", "level:roots"),
+            ("under:order-42 own:failed -is:open", "under:order-42"),
+            ("id:a,b", "id:a,b"),
+        ] {
+            assert_eq!(afterwards(q), found, "{q}");
+        }
     }
 }

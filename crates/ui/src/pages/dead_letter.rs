@@ -31,10 +31,14 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         None => None,
     };
     let main = html! {
-        div.head { h1 { "Dead letter " (letter.id) } (actions(view, &detail)) }
-        section.panel { (properties(view, &detail, task.as_ref())) }
-        (error_of(view, letter))
-        (record(&detail))
+        div.head {
+            div.title { h1 { "Dead letter " (letter.id) } (resolution(detail.outcome)) }
+            (actions(view, &detail))
+        }
+        div.columns {
+            div.column { (error_of(view, letter)) (record(&detail)) }
+            div.column { section.panel { (properties(view, &detail, task.as_ref())) } }
+        }
         (commands(&[
             format!("kafleet dead-letters show {}", quoted(&letter.id)),
             curl_get(&format!("/v1/dead-letters/{}", letter.id)),

@@ -7,6 +7,7 @@ use kafleet_documents::{DeadLetter, DeadLetterPage, DeadLetterSelection, DropDea
 use maud::{Markup, Render, html};
 
 use super::dead_letter::find;
+use super::dead_letters::letters_page;
 use super::{form, form_page};
 use crate::parts::command::{curl, quoted};
 use crate::parts::form::{Form, Input, reason, step_button};
@@ -14,7 +15,7 @@ use crate::parts::letters::{FILTERS, filter_inputs, letter_link, params_schema};
 use crate::parts::notice::missing;
 use crate::parts::table::table;
 use crate::parts::times::time;
-use crate::parts::{View, counted, encoded, first_line, prose, query_text};
+use crate::parts::{View, counted, encoded, first_line, prose, query_text, task_path};
 use crate::visit::{Body, Fields, PageAnswer, Redirect, Visit, from_kafka, stored};
 
 /// Default limit of dropped letters.
@@ -39,7 +40,16 @@ fn error_of(letter: &DeadLetter) -> Markup {
 }
 
 fn redirect(visit: &Visit, done: &'static str) -> Redirect {
-    Redirect { path: format!("/dead-letters/{}", encoded(&visit.segment)), after: None, done }
+    Redirect::new(format!("/dead-letters/{}", encoded(&visit.segment)), done)
+}
+
+/// Redirect after a redrive, which leads to the task that runs again.
+async fn redriven(visit: &Visit) -> Redirect {
+    let redirect = redirect(visit, "redriven");
+    match find(visit).await.ok().and_then(|detail| detail.letter.task) {
+        Some(task) => redirect.leading_to(task_path(&task)),
+        None => redirect,
+    }
 }
 
 pub(in super::super) async fn show_redrive(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -58,7 +68,7 @@ pub(in super::super) async fn show_redrive(visit: &Visit) -> Result<PageAnswer, 
 pub(in super::super) async fn redrive(visit: &Visit) -> Result<Redirect, ApiError> {
     let input = RedriveDeadLetter { params: None, reason: visit.reason() };
     dead_letters::redrive_one(visit.context(), letter_id(&visit.segment)?, input).await?;
-    Ok(redirect(visit, "redriven"))
+    Ok(redriven(visit).await)
 }
 
 pub(in super::super) async fn show_drop(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -79,8 +89,10 @@ pub(in super::super) async fn show_drop(visit: &Visit) -> Result<PageAnswer, Api
 
 pub(in super::super) async fn drop(visit: &Visit) -> Result<Redirect, ApiError> {
     let input = DropDeadLetter { reason: visit.reason() };
-    dead_letters::drop_one(visit.context(), letter_id(&visit.segment)?, input).await?;
-    Ok(redirect(visit, "dropped"))
+    let letter = letter_id(&visit.segment)?;
+    let others = format!("/dead-letters?{}", query_text(&[("type", &letter.task_type)]));
+    dead_letters::drop_one(visit.context(), letter, input).await?;
+    Ok(redirect(visit, "dropped").leading_to(others))
 }
 
 pub(in super::super) async fn show_edit(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -125,7 +137,7 @@ pub(in super::super) async fn edit(visit: &Visit) -> Result<Redirect, ApiError> 
     let params = visit.entered.json("params")?.unwrap_or_default();
     let input = RedriveDeadLetter { params: Some(params.into_compact()), reason: visit.reason() };
     dead_letters::redrive_one(visit.context(), letter_id(&visit.segment)?, input).await?;
-    Ok(redirect(visit, "redriven"))
+    Ok(redriven(visit).await)
 }
 
 pub(in super::super) async fn show_drop_many(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -138,12 +150,16 @@ pub(in super::super) async fn show_drop_many(visit: &Visit) -> Result<PageAnswer
     };
     Ok(form_page(&Form {
         effect: drop_effect(matching.as_ref()),
-        beside: matching.as_ref().and_then(|matching| would_be_dropped(&visit.view, matching.as_ref().ok()?)),
+        beside: letters_beside(visit, matching.as_ref()).await,
         more_buttons: step_button("preview", "Preview"),
         inputs: vec![
-            html! { div.filters { (filter_inputs(&visit.view, |name| visit.value(name))) } },
+            html! {
+                div.filters {
+                    (filter_inputs(&visit.view, |name| visit.value(name)))
+                    (Input::new("limit", "Limit", Some(limit)).required().hint("at most 1,000"))
+                }
+            },
             hidden_error(visit),
-            Input::new("limit", "Limit", Some(limit)).required().hint("at most 1,000").render(),
             reason(visit.entered.get("reason")),
         ],
         danger: true,
@@ -191,8 +207,20 @@ fn drop_effect(matching: Option<&Matching>) -> Markup {
     }
 }
 
-/// First letters that would be dropped.
-fn would_be_dropped(view: &View, page: &DeadLetterPage) -> Option<Markup> {
+/// Letters beside the form: those that would be dropped, or while no type is named the newest ones of all types.
+async fn letters_beside(visit: &Visit, matching: Option<&Matching>) -> Option<Markup> {
+    match matching {
+        Some(Ok(page)) => listed(&visit.view, "Would be dropped", page),
+        Some(Err(_)) => None,
+        None => match from_kafka(letters_page(visit)).await {
+            Ok(page) => listed(&visit.view, "Unresolved now", &page),
+            Err(error) => Some(missing("The dead letters", &error.document())),
+        },
+    }
+}
+
+/// Panel with the first letters of a page.
+fn listed(view: &View, heading: &str, page: &DeadLetterPage) -> Option<Markup> {
     let listed = &page.letters[..page.letters.len().min(LISTED)];
     let row = |letter: &DeadLetter| {
         html! {
@@ -206,7 +234,7 @@ fn would_be_dropped(view: &View, page: &DeadLetterPage) -> Option<Markup> {
     (!listed.is_empty()).then(|| {
         html! {
             section.panel {
-                h2 { "Would be dropped" @if page.letters.len() > LISTED { " " span.quiet { "the first " (LISTED) } } }
+                h2 { (heading) @if page.letters.len() > LISTED { " " span.quiet { "the first " (LISTED) } } }
                 (table(&["Letter", "Error", "Time"], &listed.iter().map(row).collect::<Vec<_>>()))
             }
         }
@@ -224,7 +252,7 @@ pub(in super::super) async fn drop_many(visit: &Visit) -> Result<Redirect, ApiEr
     let filters = visit.entered.select(&["type"]);
     let filters: Vec<(&str, &str)> = filters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let path = format!("/dead-letters?{}", query_text(&filters));
-    Ok(Redirect { path, after: None, done: if is_partial { "dropped_partly" } else { "dropped" } })
+    Ok(Redirect::new(path, if is_partial { "dropped_partly" } else { "dropped" }))
 }
 
 /// Selection of letters in the fields of a form, or of a link to it.

@@ -54,7 +54,7 @@ fn options(filters: &[(&str, &str)]) -> String {
     filters.iter().map(option).collect()
 }
 
-async fn letters_page(visit: &Visit) -> Result<DeadLetterPage, ApiError> {
+pub(super) async fn letters_page(visit: &Visit) -> Result<DeadLetterPage, ApiError> {
     let query = &visit.query;
     let text = |name: &str| query.get(name).map(str::to_owned);
     let (from_ms, to_ms) = (query.time_ms("from")?, query.time_ms("to")?);

@@ -5,6 +5,7 @@ use kafleet_api::service::kill_switch_preview;
 use kafleet_api::service::kill_switches::{self as service, KillScope};
 use kafleet_config::Role;
 use kafleet_documents::{KillSwitchDocument, KillSwitchPreview, SetKillSwitch};
+use kafleet_model::query;
 use kafleet_model::task::kill::{KillMatch, KillParams};
 use maud::{Markup, Render, html};
 
@@ -17,7 +18,7 @@ use crate::parts::state::pill;
 use crate::parts::table::table;
 use crate::parts::tasks::type_link;
 use crate::parts::times::time;
-use crate::parts::{View, count, counted, encoded, optional_text, visible};
+use crate::parts::{View, count, counted, encoded, optional_text, search_path, search_text, visible};
 use crate::visit::{Body, PageAnswer, Redirect, Visit, from_kafka, scan_time, stored};
 
 pub(in super::super) async fn list(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -108,6 +109,18 @@ impl KillTarget {
     /// Counts the tasks that it would cancel now.
     async fn count(&self, visit: &Visit) -> Result<KillSwitchPreview, ApiError> {
         stored(kill_switch_preview::preview(visit.context(), self.name.parse()?, self.scope.clone(), scan_time())).await
+    }
+
+    /// Search for the tasks that it has cancelled. A word is also a part of a name. Params cannot be searched for, so that those of a
+    /// switch on params are all cancelled tasks of its type.
+    fn cancelled(&self) -> String {
+        let matches = match self.scope.matches {
+            Some(KillMatch::Tag) => format!("{} ", search_text(&[("tag", &self.name)])),
+            Some(KillMatch::IdPrefix) => format!("{} ", query::quoted(&self.name)),
+            None => String::new(),
+        };
+        let of_type = self.scope.task_type.as_deref().map(|name| format!("{} ", search_text(&[("type", name)])));
+        format!("{}{matches}state:cancelled level:any", of_type.unwrap_or_default())
     }
 
     /// Text that a number of tasks in the form belongs to.
@@ -259,10 +272,11 @@ pub(in super::super) async fn create(visit: &Visit) -> Result<Redirect, ApiError
         return Err(ApiError::new(Code::BadField, "no tag, no prefix of ids and no params are entered").pointer("/tag"));
     };
     check_confirmed(visit, &target).await?;
+    let cancelled = search_path(&target.cancelled());
     let KillTarget { name, scope: KillScope { task_type, matches, params } } = target;
     let input = SetKillSwitch { matches, task_type, params, reason: visit.reason() };
     service::set_kill_switch(visit.context(), name.parse()?, input).await?;
-    Ok(visit.after_control("/kill-switches", "kill_switch_on"))
+    Ok(visit.after_control("/kill-switches", "kill_switch_on").leading_to(cancelled))
 }
 
 /// Rejects a kill switch of many tasks without their number. One that cannot be counted is accepted: without the store, kill

@@ -6,17 +6,21 @@ use kafleet_api::service::batch::{self, Items};
 use kafleet_api::service::context::BodyMemory;
 use kafleet_documents::{BatchItem, BatchOutcome, ItemOutcome};
 use kafleet_model::json::RawJson;
+use kafleet_model::query::quoted;
 use maud::{Markup, Render, html};
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{form, form_page};
 use crate::parts::command::curl;
 use crate::parts::form::{Form, Input};
-use crate::parts::{count, first_line};
+use crate::parts::notice::Verdicts;
+use crate::parts::{count, first_line, search_path};
 use crate::visit::{PageAnswer, Redirect, Visit, document, members};
 
+/// Submitted tasks that are searched by their ids.
+const MAX_LISTED: usize = 20;
 /// Refused tasks that are named.
 const MAX_NAMED: usize = 10;
 const HINT: &str = "one JSON document per line, such as {\"type\": \"resize\", \"params\": {…}, \"tags\": [\"a\"]}, or \
@@ -69,7 +73,33 @@ pub(in super::super) async fn submit(visit: &Visit) -> Result<Redirect, ApiError
     if outcome.accepted < outcome.items.len() {
         return Err(refusal(&outcome));
     }
-    Ok(Redirect { path: "/tasks".into(), after: None, done: "submitted_many" })
+    Ok(submitted(visit, &outcome))
+}
+
+/// Redirect after a submission of all tasks, with the verdicts about the unique ones, to the newest tasks.
+fn submitted(visit: &Visit, outcome: &BatchOutcome) -> Redirect {
+    let mut verdicts = Verdicts::default();
+    for item in &outcome.items {
+        if let Some(verdict) = item.verdict {
+            verdicts.add(verdict, item.id.as_deref().unwrap_or_default());
+        }
+    }
+    let ids: BTreeSet<&str> = outcome.items.iter().filter_map(|item| item.id.as_deref()).collect();
+    let redirect = Redirect { verdicts: Some(verdicts), ..Redirect::new("/tasks", "submitted_many") };
+    match search_of(visit.entered.get("form").unwrap_or_default(), &ids) {
+        Some(q) => redirect.leading_to(search_path(&q)),
+        None => redirect,
+    }
+}
+
+/// Search for the submitted tasks: by their ids if these are few, else by the beginning of the ids that the form has given.
+fn search_of(form: &str, ids: &BTreeSet<&str>) -> Option<String> {
+    if ids.len() <= MAX_LISTED {
+        let ids: Vec<String> = ids.iter().map(|id| quoted(id)).collect();
+        return (!ids.is_empty()).then(|| format!("id:{}", ids.join(",")));
+    }
+    let is_of_form = !form.is_empty() && ids.iter().all(|id| id.starts_with(form));
+    is_of_form.then(|| quoted(&format!("{form}-")))
 }
 
 /// Reads the tasks. Those without an id get one of the form and their text, so that a form that is submitted again, also
@@ -148,6 +178,18 @@ mod tests {
         assert!(first[0] != first[2] && first[0] != first[1], "{first:?}");
         assert_eq!(ids(&format!("{a}\n{a}\n{own}")), [&first[0], &first[2], &first[3]].map(Clone::clone));
         assert_eq!(ids(&format!("[{b}, {a}]")), [&first[1], &first[0]].map(Clone::clone));
+    }
+
+    #[test]
+    fn submitted_tasks_are_searched_by_their_ids_or_the_beginning_of_them() {
+        let few = BTreeSet::from(["a", "b c"]);
+        assert_eq!(search_of("f", &few).as_deref(), Some("id:a,\"b c\""));
+        let ids: Vec<String> = (0..30).map(|n| format!("f-{n}")).collect();
+        let mut many: BTreeSet<&str> = ids.iter().map(String::as_str).collect();
+        assert_eq!(search_of("f", &many).as_deref(), Some("f-"));
+        many.insert("own");
+        assert_eq!(search_of("f", &many), None);
+        assert_eq!(search_of("f", &BTreeSet::new()), None);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::parts::limits::pause_text;
 use crate::parts::notice::missing;
 use crate::parts::state::pill;
 use crate::parts::times::time_hint;
-use crate::parts::{count, counted, visible};
+use crate::parts::{count, counted, search_path, search_text, task_path, visible};
 use crate::visit::{PageAnswer, Redirect, Visit, document, stored};
 
 /// Definition that the form of a new schedule begins with.
@@ -40,6 +40,20 @@ fn schedule_form<'a>(visit: &'a Visit, title: &str, page: &str, button: &str) ->
 
 fn back(visit: &Visit, done: &'static str) -> Redirect {
     visit.after_control(format!("/schedules/{}", visit.segment), done)
+}
+
+/// Adds the requested task to a redirect, or the tasks of the schedule.
+fn leading_to_tasks(visit: &Visit, redirect: Redirect, requested: &[String]) -> Redirect {
+    match requested {
+        [] => redirect,
+        [task] => redirect.leading_to(task_path(task)),
+        _ => redirect.leading_to(tasks_path(visit)),
+    }
+}
+
+/// Path of the search for the tasks of the schedule.
+fn tasks_path(visit: &Visit) -> String {
+    search_path(&search_text(&[("schedule", &visit.segment)]))
 }
 
 pub(in super::super) async fn show_create(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -205,8 +219,8 @@ pub(in super::super) async fn show_trigger(visit: &Visit) -> Result<PageAnswer, 
 }
 
 pub(in super::super) async fn trigger(visit: &Visit) -> Result<Redirect, ApiError> {
-    schedules::trigger(visit.context(), visit.subject()).await?;
-    Ok(back(visit, "triggered"))
+    let requested = schedules::trigger(visit.context(), visit.subject()).await?;
+    Ok(leading_to_tasks(visit, back(visit, "triggered"), &requested.tasks))
 }
 
 pub(in super::super) async fn show_backfill(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -264,8 +278,8 @@ fn backfill_range(visit: &Visit) -> Result<BackfillRange, ApiError> {
 
 pub(in super::super) async fn backfill(visit: &Visit) -> Result<Redirect, ApiError> {
     let range = backfill_range(visit)?;
-    schedules::backfill(visit.context(), visit.subject(), range).await?;
-    Ok(back(visit, "backfilled"))
+    let requested = schedules::backfill(visit.context(), visit.subject(), range).await?;
+    Ok(leading_to_tasks(visit, back(visit, "backfilled"), &requested.tasks))
 }
 
 pub(in super::super) async fn show_delete(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -284,5 +298,5 @@ pub(in super::super) async fn show_delete(visit: &Visit) -> Result<PageAnswer, A
 
 pub(in super::super) async fn delete(visit: &Visit) -> Result<Redirect, ApiError> {
     schedules::delete(visit.context(), visit.subject()).await?;
-    Ok(visit.after_control("/schedules", "schedule_deleted"))
+    Ok(visit.after_control("/schedules", "schedule_deleted").leading_to(tasks_path(visit)))
 }

@@ -115,11 +115,15 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
         div.head { div { (heading_of("Schedule", id)) } (actions(view, &schedule)) }
         @if let Some(error) = &schedule.error { p.notice.bad { (prose(error)) } }
         section.panel { (properties(view, &schedule)) }
-        (next_times(&schedule))
-        (decisions(view, &schedule))
-        details.panel #spec {
-            summary { h2 { "Definition" } }
-            (json_block(&RawJson::of_plain(&schedule.spec), None))
+        div.columns {
+            div.column {
+                (decisions(view, &schedule))
+                details.panel #spec {
+                    summary { h2 { "Definition" } }
+                    (json_block(&RawJson::of_plain(&schedule.spec), None))
+                }
+            }
+            div.column { (next_times(&schedule)) }
         }
         (commands(&[format!("kafleet schedules next {}", quoted(id)), curl_get(&format!("/v1/schedules/{id}"))]))
     };

@@ -26,22 +26,64 @@ pub(in super::super) async fn show(visit: &Visit) -> Result<PageAnswer, ApiError
     let summary = system::summary(&visit.api);
     let main = html! {
         h1 { "System" }
-        section.panel { (facts(&properties(visit, &summary, partitions.len()))) }
-        (stores(&memory))
-        section.panel.compact #partitions {
-            h2 { "Projection of events" }
-            @if let Some(Err(error)) = partitions.iter().find(|read| read.is_err()) {
-                (missing("Some partitions", &error.clone().document()))
+        (tiles(&summary, &partitions, memory.as_deref().unwrap_or_default()))
+        div.columns {
+            div.column {
+                section.panel #partitions {
+                    h2 { "Projection of events" }
+                    @if let Some(Err(error)) = partitions.iter().find(|read| read.is_err()) {
+                        (missing("Some partitions", &error.clone().document()))
+                    }
+                    (partitions_table(&partitions, summary.fold_version))
+                }
+                (stores(&memory))
             }
-            (partitions_table(&partitions, summary.fold_version))
-        }
-        p {
-            a href="/metrics" { "Metrics" } " · " a href="/readyz" { "Readiness" } " · " a href="/openapi.json" { "OpenAPI" } " · "
-            a href=(visit.view.url("/help")) { "Help" }
+            div.column {
+                section.panel {
+                    h2 { "This API and its fleet" }
+                    (facts(&properties(visit, &summary, partitions.len())))
+                    p {
+                        a href="/metrics" { "Metrics" } " · " a href="/readyz" { "Readiness" } " · " a href="/openapi.json" { "OpenAPI" } " · "
+                        a href=(visit.view.url("/help")) { "Help" }
+                    }
+                }
+            }
         }
         (commands(&["kafleet doctor".to_owned(), curl_get("/v1/system"), curl_get("/readyz"), curl_get("/metrics")]))
     };
     Ok(Body::new("System", main).into())
+}
+
+/// Verdicts of the page in a few numbers. What is not known has no tile.
+fn tiles(
+    system: &SystemDocument,
+    partitions: &[Result<ProjectionDocument, ApiError>],
+    memory: &[StoreMemory],
+) -> Markup {
+    let behind: i64 = partitions.iter().flatten().map(ProjectionDocument::behind).sum();
+    let (used, limit) =
+        memory.iter().fold((0, 0), |(used, limit), server| (used + server.used_bytes, limit + server.limit_bytes));
+    html! {
+        section.tiles aria-label="state" {
+            @match &system.not_ready {
+                None => { (tile("well", "✔\u{fe0e} ready", "this API")) }
+                Some(_) => { (tile("bad", "✘\u{fe0e} not ready", "this API")) }
+            }
+            @if partitions.iter().all(Result::is_ok) {
+                (tile("", &count(behind), &format!("offsets behind, {}", counted(partitions.len() as u64, "partition", "partitions"))))
+            }
+            @if used > 0 {
+                @let of = counted(memory.len() as u64, "server", "servers");
+                @if limit > 0 { (tile("", &percent(used, limit), &format!("of the memory of Redis, {of}"))) }
+                @else { (tile("", &bytes_text(used), &format!("memory of Redis, {of}"))) }
+            }
+        }
+    }
+}
+
+fn tile(tone: &str, value: &str, name: &str) -> Markup {
+    let class = format!("value {tone}");
+    html! { div.tile { span class=(class.trim_end()) { (value) } span.name { (name) } } }
 }
 
 fn properties(visit: &Visit, system: &SystemDocument, partitions: usize) -> Vec<Fact> {
@@ -55,7 +97,7 @@ fn properties(visit: &Visit, system: &SystemDocument, partitions: usize) -> Vec<
         ("This api", text(&system.version)),
         ("Started", Some(time(&system.started_at))),
         (
-            "Worker versions",
+            "Workers",
             Some(html! { @if versions.is_empty() { span.quiet { "none" } } @else { (visible(&versions.join(", "))) } }),
         ),
         ("Fold version", Some(html! { (system.fold_version) span.quiet { " of this build" } })),
@@ -97,7 +139,7 @@ fn stores(memory: &Result<Vec<StoreMemory>, ApiError>) -> Markup {
         @match memory {
             Ok(memory) if memory.is_empty() => {}
             Ok(memory) => {
-                section.panel.compact #redis {
+                section.panel #redis {
                     h2 { "Memory of Redis" }
                     (table(&["Server", "#Used", "#Limit|maxmemory: a full server refuses writes", "#Full"], &memory.iter().map(row).collect::<Vec<_>>()))
                 }

@@ -182,5 +182,5 @@ pub(in super::super) async fn attach(visit: &Visit) -> Result<Redirect, ApiError
     let media = visit.entered.get("media").unwrap_or("text/plain; charset=utf-8").trim();
     let text = Bytes::from(visit.entered.get("text").unwrap_or_default().to_owned());
     attachments::put(visit.context(), visit.id()?, name, Some(media), &text).await?;
-    Ok(Redirect { path: task_path(&visit.segment), after: None, done: "attached" })
+    Ok(Redirect::new(task_path(&visit.segment), "attached"))
 }

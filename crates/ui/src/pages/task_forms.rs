@@ -14,7 +14,7 @@ use crate::parts::form::{Form, checkbox, reason};
 use crate::parts::state::pill;
 use crate::parts::tasks::type_link;
 use crate::parts::times::time;
-use crate::parts::{View, count, counted, first_line, prose, search_text, task_path};
+use crate::parts::{View, count, counted, encoded, first_line, prose, search_text, task_path};
 use crate::visit::{PageAnswer, Redirect, Visit, after_position, scan_time, stored};
 
 /// Largest tree whose failed tasks are counted before a retry: each of its tasks is read.
@@ -115,8 +115,20 @@ fn cancel_effect(open: u64) -> Markup {
 
 pub(in super::super) async fn cancel(visit: &Visit) -> Result<Redirect, ApiError> {
     let input = CancelTask { subtree: !visit.entered.is_set("task_only"), reason: visit.reason() };
+    let is_of_tree = input.subtree && has_children(visit).await;
     let outcome = cancels::cancel(visit.context(), visit.id()?, input).await?;
-    Ok(after_position(task_path(&visit.segment), outcome.position, "cancel_requested"))
+    let redirect = after_position(task_path(&visit.segment), outcome.position, "cancel_requested");
+    Ok(if is_of_tree { redirect.leading_to(tree_path(visit)) } else { redirect })
+}
+
+/// Whether the task has others below it; false if that is not known now.
+async fn has_children(visit: &Visit) -> bool {
+    let Ok(id) = visit.id() else { return false };
+    stored(task::status(visit.context(), id, After::default())).await.is_ok_and(|status| status.tree.total > 1)
+}
+
+fn tree_path(visit: &Visit) -> String {
+    format!("/tasks/{}/tree", encoded(&visit.segment))
 }
 
 pub(in super::super) async fn show_retry(visit: &Visit) -> Result<PageAnswer, ApiError> {
@@ -215,7 +227,8 @@ fn retry_failed_effect(status: &Status, own: Option<(u64, bool)>) -> Markup {
 }
 
 pub(in super::super) async fn retry_failed(visit: &Visit) -> Result<Redirect, ApiError> {
-    request_retry(visit, true, "retried_failed").await
+    let redirect = request_retry(visit, true, "retried_failed").await?;
+    Ok(redirect.leading_to(format!("{}?only=open", tree_path(visit))))
 }
 
 async fn request_retry(visit: &Visit, only_failed: bool, done: &'static str) -> Result<Redirect, ApiError> {

@@ -21,13 +21,14 @@ use maud::{Markup, html};
 use super::raw::DIAGRAM_TASKS;
 use crate::parts::bar::{in_order, state_bar, tree_bar};
 use crate::parts::command::{commands, curl_get, quoted};
+use crate::parts::failures::kind_words;
 use crate::parts::natural::natural_order;
 use crate::parts::notice::missing;
 use crate::parts::table::pager_of_oldest;
 use crate::parts::task_head::{head, tabs};
 use crate::parts::tasks::{state_counts, task_table, tree_row, type_link};
 use crate::parts::times::{between, duration};
-use crate::parts::{View, count, counted, first_line, search_text};
+use crate::parts::{View, count, counted, prose, search_text};
 use crate::visit::{Body, PageAnswer, Visit, scan_time, stored, task_id};
 
 /// Children of a page of more than [`MAX_PAGE`]: up to that, all are on one page, in their natural order.
@@ -283,22 +284,24 @@ fn failed_block(view: &View, status: &Status, failed: Result<Vec<Status>, ApiErr
 
 /// Failed tasks of a tree by type and kind of error, most tasks first. Counts are lower bounds if not all were read.
 fn kinds(view: &View, top: &str, failed: &[Status]) -> Markup {
-    let mut kinds: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let mut kinds: BTreeMap<(Option<&str>, Option<&str>), (usize, &str)> = BTreeMap::new();
     for task in failed {
-        let kind = task.error.as_ref().map_or("", |error| &*error.kind);
-        *kinds.entry((task.task_type.as_deref().unwrap_or_default(), kind)).or_default() += 1;
+        let error = task.error.as_ref();
+        let newest = error.map_or("", |error| &*error.message);
+        let kind = (task.task_type.as_deref(), error.map(|error| &*error.kind));
+        kinds.entry(kind).or_insert((0, newest)).0 += 1;
     }
     let mut kinds: Vec<_> = kinds.into_iter().collect();
-    kinds.sort_by_key(|(_, tasks)| Reverse(*tasks));
+    kinds.sort_by_key(|(_, (tasks, _))| Reverse(*tasks));
     let at_least = if failed.len() >= READ_FAILED { "≥ " } else { "" };
     html! {
         ul.plain #kinds {
-            @for ((task_type, kind), tasks) in &kinds {
-                @let query = kind_query(top, task_type, kind);
+            @for ((task_type, kind), (tasks, message)) in &kinds {
+                @let query = kind_query(top, *task_type, *kind);
                 li {
                     a.bad href=(view.search(&query)) { (at_least) (counted(*tasks as u64, "task", "tasks")) }
-                    " · " (type_link(view, Some(*task_type).filter(|name| !name.is_empty()))) " · "
-                    span.error { @if kind.is_empty() { "no error was reported" } @else { (first_line(kind, 60)) } }
+                    " · " (type_link(view, *task_type)) " · "
+                    span.error { (prose(&kind_words(*kind, message))) }
                     @if view.may(Role::Operate) {
                         " " a href=(view.url_with("/bulk/new", &[("action", "retry"), ("q", &query)])) { "Retry…" }
                     }
@@ -308,12 +311,16 @@ fn kinds(view: &View, top: &str, failed: &[Status]) -> Markup {
     }
 }
 
-/// Search for the tasks of a tree that failed by themselves with a kind of error.
-fn kind_query(top: &str, task_type: &str, kind: &str) -> String {
-    let error = Fingerprint::of_kind(kind).to_string();
-    let is_word = !kind.is_empty() && !kind.contains(char::is_whitespace);
-    let error = if is_word { kind } else { &error };
-    search_text(&[("under", top), ("type", task_type), ("own", "failed,expired"), ("error", error), ("level", "any")])
+/// Search for the tasks of a tree that failed by themselves with a kind of error, or without one.
+fn kind_query(top: &str, task_type: Option<&str>, kind: Option<&str>) -> String {
+    let name = kind.map_or_else(|| Fingerprint::of(None).kind(), Fingerprint::of_kind).to_string();
+    let is_word = |kind: &&str| !kind.is_empty() && !kind.contains(char::is_whitespace);
+    let error = kind.filter(is_word).unwrap_or(&name);
+    let mut terms = vec![("under", top)];
+    // No search finds the tasks without a type alone.
+    terms.extend(task_type.map(|name| ("type", name)));
+    terms.extend([("own", "failed,expired"), ("error", error), ("level", "any")]);
+    search_text(&terms)
 }
 
 /// Rows of a page of children, with the open branches below them.
@@ -381,4 +388,41 @@ fn toggle_url(visit: &Visit, open: &[&str], id: &str, is_open: bool) -> String {
 
 fn table(rows: &[Markup]) -> Markup {
     crate::parts::table::table(&["Task", "State", "Type", "Time", "#Children", "Progress or error"], rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_name_type_and_error_as_other_lists_do() {
+        let failed = |task_type: Option<&str>, error: serde_json::Value| {
+            crate::parts::tests::status(serde_json::json!({"type": task_type, "state": "failed", "error": error}))
+        };
+        let error = |kind: &str, message: &str| serde_json::json!({"kind": kind, "message": message, "attempt": 1});
+        let tasks = [
+            failed(Some("charge"), error("PaymentDeclined", "card of Ada")),
+            failed(Some("charge"), error("PaymentDeclined", "card of Ken")),
+            failed(Some("charge"), error("error", "no answer from 10.0.0.7")),
+            failed(None, serde_json::Value::Null),
+        ];
+        let text = kinds(&View::for_tests(Role::Operate), "order-42", &tasks).into_string();
+        for part in [
+            ">2 tasks</a> · <a class=\"plain\" href=\"/types/charge\">charge</a> · <span class=\"error\">PaymentDeclined</span>",
+            "<span class=\"error\">no answer from 10.0.0.7</span>",
+            ">1 task</a> · <span class=\"quiet\">–</span> · <span class=\"error\">no error was reported</span>",
+        ] {
+            assert!(text.contains(part), "`{part}` is missing in {text}");
+        }
+    }
+
+    #[test]
+    fn kind_is_searched_without_what_is_not_known() {
+        assert_eq!(
+            kind_query("order-42", Some("charge"), Some("PaymentDeclined")),
+            "under:order-42 type:charge own:failed,expired error:PaymentDeclined level:any"
+        );
+        let none = Fingerprint::of(None).kind();
+        assert_eq!(kind_query("a", None, None), format!("under:a own:failed,expired error:{none} level:any"));
+    }
 }

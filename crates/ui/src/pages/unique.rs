@@ -101,6 +101,10 @@ pub(in super::super) async fn forget(visit: &Visit) -> Result<Redirect, ApiError
     let unknown = || ApiError::new(Code::UnknownUnique, format!("the task `{}` is not unique", status.id));
     let (task_type, key) = key_of(&status).ok_or_else(unknown)?;
     // Returns once the projection has forgotten the key.
-    unique::clear(visit.context(), Name(task_type), Name(key)).await?;
-    Ok(Redirect { path: task_path(&status.id), after: None, done: "key_forgotten" })
+    let forgotten = unique::clear(visit.context(), Name(task_type), Name(key)).await?;
+    let redirect = Redirect::new(task_path(&status.id), "key_forgotten");
+    match forgotten.kept.filter(|kept| kept.id != status.id) {
+        Some(kept) => Ok(redirect.leading_to(task_path(&kept.id))),
+        None => Ok(redirect),
+    }
 }

@@ -17,6 +17,8 @@ const FUTURE: i64 = 4;
 const TEXT_WIDTH: i64 = 180;
 /// Width of a character of a text.
 const CHAR_WIDTH: i64 = 13;
+/// The same on the axis of a phone.
+const NARROW_CHAR_WIDTH: i64 = 23;
 
 const SECOND: i64 = 1_000;
 const MINUTE: i64 = 60 * SECOND;
@@ -155,11 +157,12 @@ fn mark(class: &str, position: i64) -> Markup {
     html! { line class=(class) x1=(x) x2=(x) y1="16" y2="20" {} }
 }
 
-/// Part of a text that is at its position: at the ends of the axis it is beside it.
-const fn anchor(position: i64) -> &'static str {
+/// Part of a text that is at its position: at the ends of the axis it is beside it, so that no narrow axis cuts it.
+fn anchor(position: i64, text: &str) -> &'static str {
+    let half = (text.chars().count() as i64 * NARROW_CHAR_WIDTH / 2).max(60);
     match position {
-        ..60 => "start",
-        941.. => "end",
+        _ if position < half => "start",
+        _ if position > 1_000 - half => "end",
         _ => "middle",
     }
 }
@@ -167,7 +170,7 @@ const fn anchor(position: i64) -> &'static str {
 /// First and last position that a text covers.
 fn extent(position: i64, text: &str) -> (i64, i64) {
     let width = text.chars().count() as i64 * CHAR_WIDTH;
-    let start = match anchor(position) {
+    let start = match anchor(position, text) {
         "start" => position,
         "end" => position - width,
         _ => position - width / 2,
@@ -177,7 +180,7 @@ fn extent(position: i64, text: &str) -> (i64, i64) {
 
 /// Text at a position.
 fn label(class: &str, position: i64, text: &str) -> Markup {
-    let anchor = anchor(position);
+    let anchor = anchor(position, text);
     html! { text class=(class) x=(percent(position)) y="12" text-anchor=(anchor) { (text) } }
 }
 
@@ -202,6 +205,18 @@ mod tests {
         let axis = axis(Range::ended(FIRST, FIRST + 10_000)).into_string();
         for text in ["12:00:02", "12:00:10", "x=\"20.0%\"", "text-anchor=\"end\""] {
             assert!(axis.contains(text), "{text} is missing in {axis}");
+        }
+    }
+
+    #[test]
+    fn text_near_an_end_is_beside_its_position() {
+        for (position, text, anchored) in [
+            (90, "20:44:53.200", "start"),
+            (90, "20:44", "middle"),
+            (880, "20:44:53.200", "end"),
+            (500, "20:44", "middle"),
+        ] {
+            assert_eq!(anchor(position, text), anchored, "{text} at {position}");
         }
     }
 

@@ -41,9 +41,14 @@ const NO_KIND: &str = "error";
 
 /// Words for a kind of errors; of errors without a kind the message of the newest one.
 pub(in super::super) fn kind_text(group: &FailureGroup) -> String {
-    match group.kind.as_deref() {
+    kind_words(group.kind.as_deref(), newest_message(group))
+}
+
+/// Words for a kind of errors: where they state none, the message of one.
+pub(in super::super) fn kind_words(kind: Option<&str>, message: &str) -> String {
+    match kind {
         None => "no error was reported".to_owned(),
-        Some(NO_KIND) => first_line(newest_message(group), 60),
+        Some("" | NO_KIND) => first_line(message, 60),
         Some(kind) => first_line(kind, 60),
     }
 }

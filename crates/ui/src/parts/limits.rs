@@ -24,16 +24,16 @@ pub(in super::super) fn limits_line(limits: &TypeLimits, value: &Value<'_>) -> M
     html! {
         div.sentence {
             label.set[is_live("slots")] { "slots per worker " (slots) }
-            " · "
+            (joint(" · "))
             label.set[is_live("max_concurrency")] { "in the fleet " (most) }
-            " · "
+            (joint(" · "))
             label.set[is_live("adaptive")] { "adaptive " (input("adaptive", value, "learned")) }
-            " · "
+            (joint(" · "))
             span.set[is_live("rate")] {
-                label { "at most " (input("rate_count", value, &rate(|rate| rate.count.to_string(), "any"))) " starts" }
-                " " label { "per " (input("rate_per", value, &rate(|rate| rate.per.to_string(), "1s"))) }
-                ", " label { "burst " (input("rate_burst", value, &rate(|rate| rate.burst.to_string(), "1"))) }
-                ", " label { "by " (scope(value, configured.rate.as_ref())) }
+                label { "starts at most " (input("rate_count", value, &rate(|rate| rate.count.to_string(), "any"))) }
+                (joint(" ")) label { "per " (input("rate_per", value, &rate(|rate| rate.per.to_string(), "1s"))) }
+                (joint(", ")) label { "burst " (input("rate_burst", value, &rate(|rate| rate.burst.to_string(), "1"))) }
+                (joint(", ")) label { "by " (scope(value, configured.rate.as_ref())) }
             }
         }
         p.hint {
@@ -42,6 +42,11 @@ pub(in super::super) fn limits_line(limits: &TypeLimits, value: &Value<'_>) -> M
             @else { "Set at run time, in bold: " (live_words(limits)) "." }
         }
     }
+}
+
+/// Text between two fields of the sentence. Narrow screens have a line for each field instead.
+fn joint(text: &str) -> Markup {
+    html! { span.joint { (text) } }
 }
 
 fn input(name: &str, value: &Value<'_>, placeholder: &str) -> Markup {

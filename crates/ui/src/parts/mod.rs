@@ -96,7 +96,7 @@ impl View {
 
     /// URL of a search for tasks.
     pub(super) fn search(&self, query: &str) -> String {
-        self.url_with("/tasks", &[("q", query)])
+        self.url(&search_path(query))
     }
 
     /// URL of a task's page.
@@ -113,9 +113,14 @@ impl View {
 /// Path of a task's page. Browsers resolve `.` and `..` in a path, so that these ids open as a search.
 pub(super) fn task_path(id: &str) -> String {
     match id {
-        "." | ".." => format!("/tasks?{}", query_text(&[("q", &format!("id:{id}"))])),
+        "." | ".." => search_path(&format!("id:{id}")),
         id => format!("/tasks/{}", encoded(id)),
     }
+}
+
+/// Path of a search for tasks.
+pub(super) fn search_path(query: &str) -> String {
+    format!("/tasks?{}", query_text(&[("q", query)]))
 }
 
 /// Search with these qualifiers; values are quoted if they need it. Commas separate alternatives.

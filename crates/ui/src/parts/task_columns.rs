@@ -116,7 +116,7 @@ impl Layout<'_> {
                 (tags(self.view, task))
                 (superseded(task))
             }
-            td { (type_link(self.view, task.task_type.as_deref())) }
+            td data-none[task.task_type.is_none()] { (type_link(self.view, task.task_type.as_deref())) }
             td.time { (optional_time(task.created_at.as_deref().or(task.seen_at.as_deref()))) }
             td.span data-none[task.state.is_terminal() && task.started_at.is_none()] { (state_time(self.view, task)) }
             td.number data-label="Children" data-none[task.children.total == 0] { (children(task)) }

@@ -142,7 +142,7 @@ fn failed_below(view: &View, task: &Status, cause: Option<&Status>) -> Markup {
             @if let Some(cause) = cause {
                 ": "
                 a.error href=(view.task(&cause.id)) title={ (cause.id) ": " (first_line(error.as_deref().unwrap_or_default(), 400)) } {
-                    (cause.task_type.as_deref().unwrap_or_default()) " · "
+                    @if let Some(name) = &cause.task_type { (name) " · " }
                     (prose(&first_line(error.as_deref().unwrap_or(cause.own_state.name()), ERROR_CHARS)))
                 }
             }

@@ -3,6 +3,7 @@
 use kafleet_documents::{Finding, Reason};
 use kafleet_model::task::id::TaskId;
 use kafleet_model::units::time::time_text;
+use kafleet_runtime::now_ms;
 
 use crate::http::problem::ApiError;
 use crate::read::consistency::TaskView;
@@ -16,7 +17,8 @@ pub(super) async fn explain(api: &Api, task: &TaskView) -> Result<Finding, ApiEr
         None => None,
     };
     let open = key.as_ref().and_then(|key| key.open.first()).and_then(|open| TaskId::parse(open).ok());
-    let due = task.record.times.due_ms.map(|due_ms| format!(", and not before {}", time_text(due_ms)));
+    let due = task.record.times.due_ms.filter(|due_ms| *due_ms > now_ms());
+    let due = due.map(|due_ms| format!(", and not before {}", time_text(due_ms)));
     let waits = match &open {
         Some(open) => format!("it waits for the end of `{open}`, the open task of its key"),
         None => "it waits for the open task of its key, which has just ended".to_owned(),

@@ -6,6 +6,7 @@ use kafleet_handlers::Fail;
 use kafleet_handlers::context::{CancelReason, Restart};
 use kafleet_handlers::note::Note;
 use kafleet_handlers::testing::{Recorder, TestRun};
+use kafleet_model::event::log_line::LogStream;
 use kafleet_model::json::RawJson;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, WriteHalf};
@@ -184,6 +185,18 @@ async fn log_lines_are_split_and_truncated() {
     let notes = recorder.notes();
     let lines: Vec<usize> = notes.iter().map(|note| if let Note::Log(line) = note { line.len() } else { 0 }).collect();
     assert_eq!(lines, [1, 1, 16 << 10]);
+}
+
+#[tokio::test]
+async fn log_lines_keep_their_stream() {
+    let mut app = SessionFixture::serving(false).await;
+    let (_, recorder, _attempt) = app.start("1").await;
+    for stream in [json!("stdout"), json!("stderr"), json!(null)] {
+        app.send(json!({"log": {"n": 1, "lines": ["a"], "stream": stream}})).await;
+    }
+    app.wait_until_handled().await;
+    let line = |stream| Note::Output(stream, "a".to_owned());
+    assert_eq!(recorder.notes(), [line(LogStream::Stdout), line(LogStream::Stderr), Note::Log("a".to_owned())]);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ import { all, main, root } from "./page.js";
 /** Outcomes of actions stay on the page, but not in its URL. */
 function cleanUrl() {
   const url = new URL(location.href);
-  const names = ["after", "control", "done"].filter((name) => url.searchParams.has(name));
+  const names = ["after", "control", "done", "there", "started", "kept", "joined", "joined_task"].filter((name) => url.searchParams.has(name));
   for (const name of names) url.searchParams.delete(name);
   if (names.length > 0) history.replaceState(null, "", url);
   for (const notice of all(".notice.good[role=status]", main)) notice.setAttribute("data-keep", "");
