@@ -12,7 +12,7 @@
 //! Reading order: [`task::id`] → [`units`] → [`record::state`] → [`task`] (the record on a task topic) → [`event`] (the
 //! record on the events topic) → [`record`] (the task record in the store) → [`task::continuation`] and
 //! [`task::action`] (follow-up tasks and notifications) → [`outbox`] (timers and effects) → [`record::rollup`] →
-//! [`projection`] → [`statistics`] (counted by the projection) → [`retry`] and [`offsets`] (the worker's arithmetic).
+//! [`projection`] → [`statistics`] (counted by the projection) → [`retry`], [`offsets`] and [`fair_queue`] (the worker's arithmetic).
 //! Read next: `task/id.rs`.
 
 #![warn(missing_docs, unreachable_pub)]
@@ -30,6 +30,8 @@ pub mod encode_error;
 pub mod error_fingerprint;
 #[doc(hidden)]
 pub mod event;
+#[doc(hidden)]
+pub mod fair_queue;
 pub mod json;
 #[doc(hidden)]
 pub mod offsets;
