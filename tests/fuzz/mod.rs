@@ -123,8 +123,11 @@ fn commit_metadata() {
     fuzz("metadata", |bytes| {
         for offset in [0, 1, 1_000_000, i64::MAX / 2] {
             let Some(read) = Metadata::decode(offset, &text(bytes)) else { continue };
-            let again =
-                Metadata::encode(&read.completed, read.mark, read.window_end, read.unclean_takeovers, &read.retries);
+            let (completed, takeovers, retries) = (&read.completed, read.unclean_takeovers, &read.retries);
+            let again = match &read.pass_over {
+                None => Metadata::encode(completed, read.mark, read.window_end, takeovers, retries),
+                Some(pass_over) => Metadata::encode_pass_over(completed, read.mark, pass_over, takeovers, retries),
+            };
             let Some(again) = Metadata::decode(read.completed.watermark(), &again) else {
                 panic!("{again} cannot be read")
             };

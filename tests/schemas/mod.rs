@@ -425,6 +425,13 @@ fn example_metadata_is_decoded() {
             let used = json!([retry[0], known.progress.attempts, known.progress.waits.number, known.due_ms]);
             assert_eq!(used, *retry, "{about}");
         }
+        let pass_over = read.pass_over.as_ref();
+        assert_eq!(pass_over.map(|pass_over| json!(pass_over.read)), example.get("read").cloned(), "{about}");
+        for (list, is_claimed) in [("claimed", true), ("unclaimed", false)] {
+            for offset in example[list].as_array().into_iter().flatten() {
+                assert_eq!(read.may_have_started(offset.as_i64().unwrap()), is_claimed, "{about}: offset {offset}");
+            }
+        }
         for (list, is_done) in [("done", true), ("open", false)] {
             for offset in example[list].as_array().unwrap() {
                 assert_eq!(read.completed.is_done(offset.as_i64().unwrap()), is_done, "{about}: offset {offset}");

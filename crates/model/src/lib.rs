@@ -12,7 +12,7 @@
 //! Reading order: [`task::id`] → [`units`] → [`record::state`] → [`task`] (the record on a task topic) → [`event`] (the
 //! record on the events topic) → [`record`] (the task record in the store) → [`task::continuation`] and
 //! [`task::action`] (follow-up tasks and notifications) → [`outbox`] (timers and effects) → [`record::rollup`] →
-//! [`projection`] → [`statistics`] (counted by the projection) → [`retry`] and [`offsets`] (the worker's arithmetic).
+//! [`projection`] → [`statistics`] (counted by the projection) → [`retry`], [`offsets`], [`fair_queue`] and [`backlog`] (the worker's arithmetic).
 //! Read next: `task/id.rs`.
 
 #![warn(missing_docs, unreachable_pub)]
@@ -25,6 +25,8 @@ extern crate self as kafleet_model;
 #[doc(hidden)]
 pub mod adaptive;
 #[doc(hidden)]
+pub mod backlog;
+#[doc(hidden)]
 pub mod batch;
 #[doc(hidden)]
 pub mod encode_error;
@@ -32,6 +34,8 @@ pub mod encode_error;
 pub mod error_fingerprint;
 #[doc(hidden)]
 pub mod event;
+#[doc(hidden)]
+pub mod fair_queue;
 pub mod json;
 #[doc(hidden)]
 pub mod offsets;

@@ -7,7 +7,8 @@
 //! Invariant: an offset is complete only if its task has ended, or if the log has no record there. A map that is too large
 //! leaves out completed offsets, never open ones: a task that is repeated runs twice, one below the watermark never.
 //!
-//! The metadata is text, at most 4096 bytes, five or six fields with a space between:
+//! The metadata is text, at most 4096 bytes, with a space between fields. That of a type whose tasks start in the order of the
+//! log has five or six:
 //!
 //! ```text
 //! kf1 open 10500 0 r:AwEEAg w:gNCV_7wxAAQA
@@ -19,18 +20,36 @@
 //! └ format
 //! ```
 //!
+//! A type whose workers pass over records has another format, with six or seven fields. It names where reading on continues,
+//! and instead of the window's end at most 32 runs of offsets that may have been dispatched ([`Claims`]):
+//!
+//! ```text
+//! kf2 open 0 14000 r:AAGfH5BO r:AQQC
+//! │   │    │ │     │           └ completed offsets, as in `kf1`, and a seventh field as the sixth one there
+//! │   │    │ │     └ claims: `-` none; `r:` runs
+//! │   │    │ └ offset at which reading on continues
+//! │   │    └ unclean takeovers in a row
+//! │   └ mark
+//! └ format
+//! ```
+//!
 //! Runs are LEB128 numbers from the committed offset on: number of open offsets, of completed ones, of open ones, …
-//! In the bitmap, bit 0 of byte 0 is the committed offset. Offsets beyond the end of the map are open. Metadata that
-//! cannot be parsed means an empty map and an unclean end.
+//! In claims: number of offsets outside, inside, outside, … In the bitmap, bit 0 of byte 0 is the committed offset. Offsets
+//! beyond the end of the map are open. Metadata that cannot be parsed means an empty map and an unclean end.
 //!
 //! Read next: `crates/worker/src/consumer/partition.rs`, which uses both.
 
+mod claims;
+mod metadata;
 mod retries;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use data_encoding::BASE64URL_NOPAD;
 
+pub use claims::{Claims, MAX_CLAIM_RUNS};
+pub use metadata::{FULL_MAP_BYTES, Mark, Metadata, PassOverMetadata};
 pub use retries::{PendingRetries, PendingRetry};
 
 /// Maximum size of a commit's metadata, in bytes: Kafka's default for `offset.metadata.max.bytes`.
@@ -42,6 +61,15 @@ const RETRIES_BYTES: usize = MAX_METADATA_BYTES / 4;
 /// Distance from the watermark to the next offset above which the worker starts no new tasks of the partition
 /// (8 MiB of bits).
 pub const MAX_SPAN: i64 = 1 << 26;
+
+/// Size of a map of completed offsets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MapSize {
+    /// Changes between open and complete above the watermark.
+    pub boundaries: usize,
+    /// Bytes of the encoded map.
+    pub bytes: usize,
+}
 
 /// Completed offsets of one partition. Offsets that Kafka skips (gaps in the log) count as complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,6 +162,48 @@ impl CompletedOffsets {
         let rest =
             self.words.get(bits / 64).map_or(0, |word| u64::from((word & ((1 << (bits % 64)) - 1)).count_ones()));
         bits as u64 - in_full_words - rest
+    }
+
+    /// Completes the offsets from `from` to below `to`, in any order of calls. Returns the number of those that were open.
+    pub fn complete_range(&mut self, from: i64, to: i64) -> u64 {
+        let from = from.max(self.watermark);
+        if from >= to {
+            return 0;
+        }
+        let open =
+            self.runs(from, to).filter(|(_, is_done)| !is_done).map(|(run, _)| (run.end - run.start) as u64).sum();
+        self.set_range(from, to);
+        self.advance();
+        open
+    }
+
+    /// Runs of equal offsets from `from`, at least the watermark, to below `to`, each with whether it is complete.
+    pub fn runs(&self, from: i64, to: i64) -> impl Iterator<Item = (Range<i64>, bool)> {
+        let mut at = from.max(self.watermark);
+        std::iter::from_fn(move || {
+            let done = self.is_done(at);
+            // Beyond the last word everything is open.
+            let known = to.min(self.base + 64 * self.words.len() as i64);
+            let mut end = if at < known { self.run_end(at, done, known) } else { to };
+            if !done && end == known {
+                end = to;
+            }
+            let run = at..end;
+            at = end.max(at);
+            (!run.is_empty()).then_some((run, done))
+        })
+    }
+
+    /// Size of the map in the metadata of a commit, if there is room for all of it.
+    pub fn map_size(&self) -> MapSize {
+        let (mut done_runs, mut bytes) = (0, 0);
+        for (run, is_done) in self.runs(self.watermark, self.end()) {
+            done_runs += usize::from(is_done);
+            bytes += leb128_bytes((run.end - run.start) as u64);
+        }
+        let bits = ((self.end() - self.watermark) as usize).div_ceil(8);
+        let bytes = if done_runs == 0 { 1 } else { 2 + (bytes.min(bits) * 4).div_ceil(3) };
+        MapSize { boundaries: 2 * done_runs, bytes }
     }
 
     fn set_range(&mut self, from: i64, to: i64) {
@@ -253,87 +323,17 @@ impl CompletedOffsets {
     }
 }
 
-/// State in which the owner of a partition made a commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
-    /// The owner is working on the partition. A takeover from this state means that the owner crashed.
-    Open,
-    /// Released while tasks were still running: these are repeated, but the owner did not crash.
-    Late,
-    /// Released with nothing running.
-    Clean,
-}
-
-impl Mark {
-    const ALL: [(&'static str, Self); 3] = [("open", Self::Open), ("late", Self::Late), ("clean", Self::Clean)];
-
-    fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(_, mark)| *mark == self).map_or("open", |(name, _)| name)
-    }
-}
-
-/// Decoded metadata of a commit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metadata {
-    pub completed: CompletedOffsets,
-    pub mark: Mark,
-    /// Offsets from here on have not been dispatched.
-    pub window_end: i64,
-    /// Number of consecutive unclean takeovers.
-    pub unclean_takeovers: u32,
-    pub retries: PendingRetries,
-}
-
-impl Metadata {
-    pub fn encode(
-        completed: &CompletedOffsets,
-        mark: Mark,
-        window_end: i64,
-        unclean_takeovers: u32,
-        retries: &PendingRetries,
-    ) -> String {
-        let mut text = format!("kf1 {} {window_end} {unclean_takeovers} ", mark.name());
-        let watermark = completed.watermark();
-        let reserved = if retries.is_empty() { 0 } else { 1 + retries.encode(watermark, RETRIES_BYTES).len() };
-        text += &completed.encode_map(MAX_METADATA_BYTES - text.len() - reserved);
-        if !retries.is_empty() {
-            let encoded = retries.encode(watermark, MAX_METADATA_BYTES - text.len() - 1);
-            text += if encoded.is_empty() { "" } else { " " };
-            text += &encoded;
-        }
-        text
-    }
-
-    /// Returns true if encoded metadata leaves little room for more completed offsets. Tasks that wait for their next attempt
-    /// count only as far as they take room from the map.
-    pub fn is_nearly_full(text: &str) -> bool {
-        let retries = text.split(' ').nth(5).map_or(0, str::len);
-        text.len() - retries.saturating_sub(RETRIES_BYTES) > FULL_METADATA_BYTES
-    }
-
-    /// Returns `None` for text in another format; the caller then assumes an empty map and an unclean end.
-    pub fn decode(offset: i64, text: &str) -> Option<Self> {
-        let fields: Vec<&str> = text.split(' ').collect();
-        let ["kf1", mark, window_end, unclean_takeovers, map, retries @ ..] = &fields[..] else { return None };
-        let mark = Mark::ALL.iter().find(|(name, _)| name == mark)?.1;
-        let window_end = window_end.parse().ok()?;
-        let unclean_takeovers = unclean_takeovers.parse().ok()?;
-        let completed = CompletedOffsets::decode_map(offset, map)?;
-        let retries = match retries {
-            [] => PendingRetries::default(),
-            [retries] => PendingRetries::decode(offset, retries)?,
-            _ => return None,
-        };
-        Some(Self { completed, mark, window_end, unclean_takeovers, retries })
-    }
-}
-
 fn leb128(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;
     }
     out.push(number as u8);
+}
+
+/// Number of bytes that [`leb128`] writes.
+pub(crate) fn leb128_bytes(number: u64) -> usize {
+    (64 - (number | 1).leading_zeros() as usize).div_ceil(7)
 }
 
 fn read_leb128(bytes: &[u8]) -> Option<Vec<u64>> {
@@ -354,5 +354,7 @@ fn read_leb128(bytes: &[u8]) -> Option<Vec<u64>> {
     (shift == 0).then_some(numbers)
 }
 
+#[cfg(test)]
+mod metadata_tests;
 #[cfg(test)]
 mod tests;

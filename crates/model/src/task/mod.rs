@@ -36,6 +36,8 @@ pub mod partition;
 pub mod patch;
 #[doc(hidden)]
 mod policy;
+#[doc(hidden)]
+pub mod priority;
 mod runner;
 pub mod start;
 #[doc(hidden)]

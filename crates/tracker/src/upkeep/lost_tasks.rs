@@ -242,9 +242,11 @@ mod tests {
         assert_eq!(lost(&Gap::new(10, 20, None)), [0; 0], "without a commit the fate of records is unknown");
         assert_eq!(lost(&Gap { abandoned: true, ..Gap::new(10, 20, None) }), first_ten);
         // Completed above the committed offset: 7, 12 and 13.
-        let some = Gap::new(10, 20, committed(4, "kf1 open 100 0 r:AwEEAg"));
-        assert_eq!(lost(&some), [0, 1, 2, 3, 7]);
-        assert_eq!(lost(&Gap { abandoned: true, ..some }), first_ten);
+        for metadata in ["kf1 open 100 0 r:AwEEAg", "kf2 open 0 16 r:AAEDAQ r:AwEEAg"] {
+            let some = Gap::new(10, 20, committed(4, metadata));
+            assert_eq!(lost(&some), [0, 1, 2, 3, 7], "{metadata}");
+            assert_eq!(lost(&Gap { abandoned: true, ..some }), first_ten);
+        }
         assert_eq!(lost(&Gap::new(10, 20, committed(12, "?"))), first_ten);
         assert_eq!(lost(&Gap::new(10, 20, committed(21, "-"))), [0; 0], "the commit belongs to an earlier topic");
     }

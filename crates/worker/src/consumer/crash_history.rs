@@ -1,16 +1,18 @@
 //! Crashes of earlier owners of a partition, and the tasks that may have caused them.
 
-use kafleet_model::offsets::{Mark, Metadata};
+use kafleet_model::offsets::{Claims, Mark, Metadata};
 
 /// Number of unclean takeovers in a row after which the tasks of the window are suspects.
 const SUSPECT_AFTER: u32 = 2;
 
 /// Number of consecutive unclean takeovers of a partition, and the offsets that were in flight at the last one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CrashHistory {
     takeovers: u32,
     /// End of the offsets that were in flight; the history is cleared once all of them are complete.
     until: i64,
+    /// Offsets that were in flight, if the earlier owner passed over records; `None`: all below `until`.
+    claims: Option<Claims>,
 }
 
 impl CrashHistory {
@@ -26,7 +28,9 @@ impl CrashHistory {
                 Mark::Open => metadata.unclean_takeovers.saturating_add(1),
             },
         };
-        Self { takeovers, until: metadata.map_or(offset, |metadata| metadata.window_end) }
+        let claims =
+            metadata.and_then(|metadata| metadata.pass_over.as_ref()).map(|pass_over| pass_over.claims.clone());
+        Self { takeovers, until: metadata.map_or(offset, |metadata| metadata.window_end), claims }
     }
 
     pub(crate) fn unclean_takeovers(&self) -> u32 {
@@ -38,13 +42,14 @@ impl CrashHistory {
         self.until = self.until.min(end);
     }
 
-    /// Offset below which tasks are suspects, if workers have crashed often enough.
+    /// Offset below which tasks that were in flight are suspects, if workers have crashed often enough.
     pub(crate) fn suspects_until(&self) -> Option<i64> {
         (self.takeovers >= SUSPECT_AFTER).then_some(self.until)
     }
 
     pub(crate) fn is_suspect(&self, offset: i64) -> bool {
-        self.suspects_until().is_some_and(|until| offset < until)
+        let was_in_flight = || self.claims.as_ref().is_none_or(|claims| claims.contains(offset));
+        self.suspects_until().is_some_and(|until| offset < until && was_in_flight())
     }
 
     /// Clears the history once all offsets that were in flight are complete.

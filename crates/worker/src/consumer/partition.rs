@@ -401,6 +401,27 @@ mod tests {
         assert_eq!(resume_from(Some(&third.final_commit())).crashes.unclean_takeovers(), 0);
     }
 
+    /// The earlier owner passed over records: only what it had announced may have caused its crash.
+    #[test]
+    fn suspects_after_an_owner_that_passed_over_are_its_claims() {
+        // Complete: 3. In flight: 1, and 4 to 6.
+        let committed =
+            |metadata: &str| Commit { partition: Partition::new("tasks", 0), offset: 0, metadata: metadata.into() };
+        let mut owner = resume_from(Some(&committed("kf2 open 1 6 r:AQECAw r:AwE")));
+        assert_eq!((owner.crashes.unclean_takeovers(), owner.crashes.suspects_until()), (2, Some(7)));
+        let (commit, tasks) = hand_out(&mut owner, 9);
+        let offsets: Vec<i64> = tasks.iter().map(|task| task.record.position.offset).collect();
+        assert_eq!((offsets, suspects(&tasks)), (vec![0, 1, 2, 4, 5, 6, 7, 8], vec![1, 4, 5, 6]));
+        let metadata = Metadata::decode(commit.offset, &commit.metadata).unwrap();
+        assert_eq!(
+            (metadata.unclean_takeovers, metadata.pass_over),
+            (2, None),
+            "this owner keeps the order of the log"
+        );
+        let clean = resume_from(Some(&committed("kf2 clean 0 6 - r:AwE")));
+        assert_eq!(clean.crashes.unclean_takeovers(), 0);
+    }
+
     #[test]
     fn unreadable_metadata_counts_as_one_crash() {
         let unreadable = Commit { partition: Partition::new("tasks", 0), offset: 7, metadata: "?".into() };

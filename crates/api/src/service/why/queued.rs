@@ -273,11 +273,13 @@ mod tests {
         assert_eq!(never, QueuePosition::NeverConsumed { from: 100 });
         assert_eq!(queue_position_of(99, ENDS, None), QueuePosition::Deleted { first: 100 });
         // Completed offsets: 103, 108, 109.
-        let some = committed(100, "kf1 open 10500 2 r:AwEEAg");
-        let completed =
-            Metadata::decode(some.offset, &some.metadata).map(|metadata| Box::new(metadata.completed)).unwrap();
-        assert_eq!(queue_position_of(120, ENDS, Some(&some)), QueuePosition::Pending { completed, full: false });
-        assert_eq!(queue_position_of(108, ENDS, Some(&some)), QueuePosition::Consumed);
+        for metadata in ["kf1 open 10500 2 r:AwEEAg", "kf2 open 2 300 r:AAEDAQ r:AwEEAg"] {
+            let some = committed(100, metadata);
+            let completed =
+                Metadata::decode(some.offset, &some.metadata).map(|metadata| Box::new(metadata.completed)).unwrap();
+            assert_eq!(queue_position_of(120, ENDS, Some(&some)), QueuePosition::Pending { completed, full: false });
+            assert_eq!(queue_position_of(108, ENDS, Some(&some)), QueuePosition::Consumed, "{metadata}");
+        }
         assert_eq!(queue_position_of(120, ENDS, Some(&committed(121, ""))), QueuePosition::Consumed);
         assert_eq!(queue_position_of(120, ENDS, Some(&committed(501, ""))), QueuePosition::NeverConsumed { from: 100 });
         let completed = Box::new(CompletedOffsets::starting_at(110));
