@@ -7,7 +7,7 @@ use crate::task::priority::{Priority, TaskClass};
 
 /// Number of records that each class without passed-over records may hold, while there is room.
 const MIN_HELD: usize = 8;
-/// Tenant of the classes that are not told apart.
+/// Tenant of the classes that are not distinguished.
 const SHARED_TENANT: u64 = u64::MAX;
 
 #[derive(Debug)]

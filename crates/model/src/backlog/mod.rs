@@ -47,7 +47,7 @@ pub struct BacklogLimits {
     pub room: usize,
     /// Starts after the last acknowledged commit, at most so many tasks are repeated after a crash.
     pub window: u64,
-    /// Classes that are told apart. Further ones share one for each priority.
+    /// Classes that are distinguished. Further ones share one for each priority.
     pub classes: usize,
     /// Records that one scan reads.
     pub scan_records: usize,
@@ -65,7 +65,7 @@ pub struct BacklogLimits {
     pub read_ahead: i64,
 }
 
-/// What the rest of the worker knows about classes.
+/// Knowledge of the rest of the worker about classes.
 pub trait ClassView {
     /// Slot time of a priority by its weight; the one with the least is first.
     fn used_by_priority(&self, priority: Priority) -> f64;
@@ -90,9 +90,9 @@ pub struct DeliveredRecord {
     pub is_ending: bool,
 }
 
-/// What becomes of a delivered record.
+/// Decision about a delivered record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivery {
+pub enum ReadDecision {
     /// The worker holds it from now on.
     Hold,
     /// It is counted and dropped from memory.
@@ -118,7 +118,7 @@ pub struct PartitionBacklog {
     /// Records that were counted as passed over and that the log no longer has. Their class is unknown until a scan
     /// misses them.
     vanished: u64,
-    /// Number of times that counts were started anew because a scan did not find what they promised.
+    /// Number of times that counts were started again because a scan did not find what they promised.
     recounts: u64,
     starts: Starts,
     /// Records can be appended again; otherwise scans keep to the order of the log while the map is large.
@@ -199,7 +199,7 @@ impl PartitionBacklog {
         self.classes.passed_over(class)
     }
 
-    /// Number of times that counts of passed-over records were started anew.
+    /// Number of times that counts of passed-over records were started again.
     pub fn recounts(&self) -> u64 {
         self.recounts
     }
@@ -222,9 +222,9 @@ impl PartitionBacklog {
     }
 
     /// Decides about a record of reading on. Offsets that the log skips before it are complete.
-    pub fn read(&mut self, record: DeliveredRecord, view: &impl ClassView) -> Delivery {
+    pub fn read(&mut self, record: DeliveredRecord, view: &impl ClassView) -> ReadDecision {
         if record.offset < self.read {
-            return Delivery::Skip;
+            return ReadDecision::Skip;
         }
         self.read_to(record.offset);
         self.read = record.offset + 1;
@@ -238,9 +238,9 @@ impl PartitionBacklog {
     }
 
     /// Holds a record or passes it over.
-    fn admit(&mut self, record: DeliveredRecord, view: &impl ClassView) -> Delivery {
+    fn admit(&mut self, record: DeliveredRecord, view: &impl ClassView) -> ReadDecision {
         if self.completed.is_done(record.offset) || self.held.contains_key(&record.offset) {
-            return Delivery::Skip;
+            return ReadDecision::Skip;
         }
         if record.is_ending {
             return self.hold_ending(record);
@@ -248,10 +248,10 @@ impl PartitionBacklog {
         let class = self.classes.resolve(record.class);
         if self.classes.has_room_of_others(class, view) {
             self.hold(record.offset, class);
-            return Delivery::Hold;
+            return ReadDecision::Hold;
         }
         self.classes.pass_over(class, record.offset);
-        Delivery::PassOver
+        ReadDecision::PassOver
     }
 
     fn hold(&mut self, offset: i64, class: TaskClass) {
@@ -260,10 +260,10 @@ impl PartitionBacklog {
     }
 
     /// Holds a record that ends without an attempt. It is in no class.
-    fn hold_ending(&mut self, record: DeliveredRecord) -> Delivery {
+    fn hold_ending(&mut self, record: DeliveredRecord) -> ReadDecision {
         self.held.insert(record.offset, HeldRecord { class: record.class, phase: HeldPhase::Ending });
         self.starts.add_running();
-        Delivery::Hold
+        ReadDecision::Hold
     }
 
     /// Registers the end of a held record: its terminal event is acknowledged.

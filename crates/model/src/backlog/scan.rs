@@ -2,7 +2,7 @@
 //! owner left.
 
 use super::starts::{has_map_room, is_among_oldest};
-use super::{ClassView, DeliveredRecord, Delivery, PartitionBacklog};
+use super::{ClassView, DeliveredRecord, PartitionBacklog, ReadDecision};
 use crate::backlog::classes::{ClassTable, ScanPart, ScanPhase};
 use crate::task::priority::{Priority, TaskClass};
 
@@ -101,14 +101,14 @@ impl Scans<'_> {
     }
 
     /// Decides about a record of the scan.
-    pub fn record(&mut self, record: DeliveredRecord, view: &impl ClassView) -> Delivery {
+    pub fn record(&mut self, record: DeliveredRecord, view: &impl ClassView) -> ReadDecision {
         let Some(end) = self.backlog.scan.as_ref().filter(|scan| record.offset >= scan.position).map(|scan| scan.end)
         else {
-            return Delivery::Skip;
+            return ReadDecision::Skip;
         };
         self.passed(record.offset.min(end));
         self.activate_below(record.offset + 1);
-        let Some(scan) = &mut self.backlog.scan else { return Delivery::Skip };
+        let Some(scan) = &mut self.backlog.scan else { return ReadDecision::Skip };
         scan.position = record.offset + 1;
         scan.left = scan.left.saturating_sub(1);
         let delivery = self.decide_scanned(record, view);
@@ -129,17 +129,17 @@ impl Scans<'_> {
         }
     }
 
-    fn decide_scanned(&mut self, record: DeliveredRecord, view: &impl ClassView) -> Delivery {
+    fn decide_scanned(&mut self, record: DeliveredRecord, view: &impl ClassView) -> ReadDecision {
         let offset = record.offset;
         if self.backlog.completed.is_done(offset) || self.backlog.held.contains_key(&offset) {
-            return Delivery::Skip;
+            return ReadDecision::Skip;
         }
         let class = self.backlog.classes.resolve(record.class);
         if record.is_ending {
-            return if self.take(class, offset) { self.backlog.hold_ending(record) } else { Delivery::Skip };
+            return if self.take(class, offset) { self.backlog.hold_ending(record) } else { ReadDecision::Skip };
         }
         if self.backlog.classes.state(class).scan.is_none_or(|part| part.phase != ScanPhase::Active) {
-            return Delivery::Skip;
+            return ReadDecision::Skip;
         }
         let keeps_order = self.backlog.scan.as_ref().is_some_and(|scan| scan.keeps_order);
         if self.backlog.classes.has_room_of_deferred(class, view)
@@ -147,14 +147,14 @@ impl Scans<'_> {
         {
             self.take(class, offset);
             self.backlog.hold(offset, class);
-            return Delivery::Hold;
+            return ReadDecision::Hold;
         }
         self.backlog.classes.update(class, |state| {
             state.hint = offset;
             state.scan.iter_mut().for_each(|part| part.phase = ScanPhase::Full);
         });
         leave_active(&mut self.backlog.scan);
-        Delivery::Skip
+        ReadDecision::Skip
     }
 
     fn take(&mut self, class: TaskClass, offset: i64) -> bool {
@@ -215,12 +215,12 @@ impl Scans<'_> {
             self.backlog.vanished = vanished;
         }
         if is_missing {
-            self.count_anew();
+            self.count_again();
         }
     }
 
     /// Counts all passed-over records again, from the watermark.
-    fn count_anew(&mut self) {
+    fn count_again(&mut self) {
         self.backlog.classes.forget_passed_over();
         let unscanned = self.backlog.watermark()..self.backlog.read;
         self.backlog.takeover = Some(unscanned).filter(|unscanned| !unscanned.is_empty());
@@ -234,20 +234,20 @@ impl Scans<'_> {
     }
 
     /// Decides about a record of an earlier owner's log.
-    pub fn take_over(&mut self, record: DeliveredRecord, view: &impl ClassView) -> Delivery {
+    pub fn take_over(&mut self, record: DeliveredRecord, view: &impl ClassView) -> ReadDecision {
         let Some(unscanned) = self.backlog.takeover.clone().filter(|unscanned| record.offset >= unscanned.start) else {
-            return Delivery::Skip;
+            return ReadDecision::Skip;
         };
         self.takeover_passed(record.offset);
         if record.offset >= unscanned.end {
-            return Delivery::Skip;
+            return ReadDecision::Skip;
         }
         self.advance_takeover(record.offset + 1);
         let class = self.backlog.classes.resolve(record.class);
         let is_open = !self.backlog.completed.is_done(record.offset) && !self.backlog.held.contains_key(&record.offset);
         if is_open && !record.is_ending && !self.backlog.classes.has_room_of_others(class, view) {
             pass_over_behind(&mut self.backlog.classes, &mut self.backlog.scan, class, record.offset);
-            return Delivery::PassOver;
+            return ReadDecision::PassOver;
         }
         self.backlog.admit(record, view)
     }

@@ -10,7 +10,7 @@ use crate::offsets::{
 /// Number of the oldest open records that may start although the map is full, because their ends shrink it.
 pub(super) const OLDEST_STARTS: usize = 16;
 
-/// What may start, and the commits that say so.
+/// Claims of commits, and the starts that they permit.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
     /// Claims of the last acknowledged commit.

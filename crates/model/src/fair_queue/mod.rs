@@ -38,7 +38,7 @@ pub struct PriorityShare {
     pub reserve: usize,
 }
 
-/// How priorities take turns.
+/// Order in which priorities take turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PriorityOrder {
     /// By their weights.
@@ -53,7 +53,7 @@ pub enum PriorityOrder {
 pub struct FairShares {
     /// Shares by priority, in the order of [`Priority::ALL`].
     pub priorities: [PriorityShare; 3],
-    /// How priorities take turns.
+    /// Order in which priorities take turns.
     pub order: PriorityOrder,
     /// Weights of tenants by the hash of their names, each above 0. The weight of others is 1.
     pub tenants: FxHashMap<u64, f64>,

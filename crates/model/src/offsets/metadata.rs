@@ -33,7 +33,7 @@ impl Mark {
     }
 }
 
-/// Where the owner of a partition that passes over records has read to, and what may be in flight (format `kf2`).
+/// Progress of an owner that passes over records: its position, and the offsets that may be in flight (format `kf2`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassOverMetadata {
     /// Offset at which reading on continues. Open offsets below it have been delivered.

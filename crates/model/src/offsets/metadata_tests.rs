@@ -108,7 +108,7 @@ fn any_runs() -> impl Strategy<Value = Vec<(i64, i64)>> {
 }
 
 proptest! {
-    /// What is written is read again, from either format, and names each offset that may be in flight.
+    /// Metadata is read as it was written, and names each offset that may be in flight.
     #[test]
     fn metadata_is_read_as_written(
         start in 0i64..1_000_000,

@@ -8,7 +8,7 @@ pub enum Priority {
     /// Of tasks that name none.
     #[default]
     Normal,
-    /// Above all others, such as work for which somebody waits.
+    /// Above all others, such as work for which a person waits.
     High,
 }
 

@@ -68,7 +68,7 @@ impl Simulation {
         let view = QueueView(&self.queue);
         let delivery =
             if is_scan { self.backlog.scans().record(record, &view) } else { self.backlog.read(record, &view) };
-        if delivery == Delivery::Hold {
+        if delivery == ReadDecision::Hold {
             self.queue.push_back(class, offset);
         }
     }

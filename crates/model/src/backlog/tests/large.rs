@@ -43,7 +43,8 @@ impl Flood {
         }
         self.backlog.scans().begin(&DrawnView::OPEN);
         while let Some(offset) = self.backlog.scans().offset() {
-            self.backlog.scans().record(self.record(offset), &DrawnView::OPEN);
+            let record = self.record(offset);
+            self.backlog.scans().record(record, &DrawnView::OPEN);
         }
         self.rng.shuffle(&mut self.running);
         let ends = self.running.split_off(self.running.len() / 2);
@@ -63,7 +64,8 @@ impl Flood {
 
     fn append_again(&mut self) {
         for offset in self.backlog.moves().due(1_000).into_iter().flatten() {
-            if self.backlog.moves().begin(self.record(offset)) {
+            let record = self.record(offset);
+            if self.backlog.moves().begin(record) {
                 self.log.push(self.log[offset as usize]);
                 self.backlog.moves().moved(offset);
                 self.moved += 1;

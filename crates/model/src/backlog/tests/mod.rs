@@ -1,4 +1,4 @@
-//! Random orders of reading, scans, starts, ends, commits, takeovers and retention, compared with a plain list of
+//! Random sequences of reading, scans, starts, ends, commits, takeovers and retention, compared with a plain list of
 //! records.
 
 mod flood;
@@ -103,10 +103,10 @@ impl World {
         self.oracle.check(&self.backlog);
     }
 
-    fn deliver(&mut self, offset: i64, by: fn(&mut PartitionBacklog, DeliveredRecord, &DrawnView) -> Delivery) {
+    fn deliver(&mut self, offset: i64, by: fn(&mut PartitionBacklog, DeliveredRecord, &DrawnView) -> ReadDecision) {
         let Slot::Task(record) = self.oracle.log[offset as usize] else { return };
         let delivery = by(&mut self.backlog, record, &self.view);
-        if delivery == Delivery::Hold {
+        if delivery == ReadDecision::Hold {
             self.oracle.held(record, &self.backlog);
         }
     }
@@ -270,7 +270,7 @@ fn record(offset: i64, priority: Priority, tenant: u64) -> DeliveredRecord {
 /// Backlog after reading records of tenant 1, of which a few are held, and the offsets of these.
 fn flooded(records: i64) -> (PartitionBacklog, Vec<i64>) {
     let mut backlog = PartitionBacklog::resume(0, None, BacklogLimits::new(64, 100));
-    let mut read = |offset| backlog.read(record(offset, Priority::Normal, 1), &DrawnView::OPEN) == Delivery::Hold;
+    let mut read = |offset| backlog.read(record(offset, Priority::Normal, 1), &DrawnView::OPEN) == ReadDecision::Hold;
     let held = (0..records).filter(|offset| read(*offset)).collect();
     (backlog, held)
 }
@@ -279,7 +279,7 @@ fn flooded(records: i64) -> (PartitionBacklog, Vec<i64>) {
 fn later_task_of_another_class_is_held_beside_a_flood() {
     let (mut backlog, held) = flooded(1_000);
     assert_eq!(held, (0..16).collect::<Vec<_>>(), "a quarter of the room");
-    assert_eq!(backlog.read(record(1_000, Priority::High, 2), &DrawnView::OPEN), Delivery::Hold);
+    assert_eq!(backlog.read(record(1_000, Priority::High, 2), &DrawnView::OPEN), ReadDecision::Hold);
     assert_eq!(backlog.passed_over(record(0, Priority::Normal, 1).class), 984);
 }
 
@@ -291,7 +291,7 @@ fn nothing_starts_outside_of_acknowledged_claims() {
     assert!(!backlog.start(0), "the commit has no answer");
     backlog.commit_acknowledged(commit.id);
     assert!(backlog.start(0) && !backlog.start(0), "once");
-    assert_eq!(backlog.read(record(10_020, Priority::Normal, 2), &DrawnView::OPEN), Delivery::Hold);
+    assert_eq!(backlog.read(record(10_020, Priority::Normal, 2), &DrawnView::OPEN), ReadDecision::Hold);
     assert!(!backlog.start(10_020), "beyond the claims, which end 10,000 offsets after the first 20 records");
 }
 
@@ -304,7 +304,7 @@ fn commit_without_an_answer_restricts_starts() {
     backlog.read_to(15_000);
     let lost = backlog.commit(Mark::Open, 0, &PendingRetries::default());
     backlog.commit_failed(lost.id);
-    assert_eq!(backlog.read(record(15_000, Priority::Normal, 2), &DrawnView::OPEN), Delivery::Hold);
+    assert_eq!(backlog.read(record(15_000, Priority::Normal, 2), &DrawnView::OPEN), ReadDecision::Hold);
     assert!(!backlog.may_start(15_000) && backlog.may_start(3));
     let next = backlog.commit(Mark::Open, 0, &PendingRetries::default());
     backlog.commit_acknowledged(next.id);
@@ -319,7 +319,7 @@ fn high_tasks_keep_a_part_of_each_half() {
         // The low ones come first, then the normal ones, each of a tenant of its own.
         let priority = Priority::ALL[(offset / 100) as usize];
         let delivery = backlog.read(record(offset, priority, offset as u64), &DrawnView::OPEN);
-        held[priority.index()] += usize::from(delivery == Delivery::Hold);
+        held[priority.index()] += usize::from(delivery == ReadDecision::Hold);
     }
     assert_eq!(held, [24, 4, 4], "three quarters, an eighth and the last eighth of 32");
 }
@@ -329,7 +329,7 @@ fn cancelled_records_are_held_without_room() {
     let (mut backlog, _) = flooded(100);
     for offset in 100..150 {
         let ending = DeliveredRecord { is_ending: true, ..record(offset, Priority::Low, 1) };
-        assert_eq!(backlog.read(ending, &DrawnView::OPEN), Delivery::Hold);
+        assert_eq!(backlog.read(ending, &DrawnView::OPEN), ReadDecision::Hold);
         backlog.complete(offset);
     }
     assert_eq!((backlog.passed_over(record(0, Priority::Normal, 1).class), backlog.watermark()), (84, 0));
@@ -349,9 +349,9 @@ fn records_removed_by_retention_are_not_counted_for_ever() {
     );
 }
 
-/// Planted defect: a record that is lost from its class makes the scan count anew, and it is found.
+/// Planted defect: a record that is lost from its class makes the scan count again, and it is found.
 #[test]
-fn wrong_count_is_counted_anew() {
+fn records_behind_a_wrong_count_are_counted_again() {
     let (mut backlog, held) = flooded(40);
     held.iter().for_each(|offset| backlog.complete(*offset));
     let class = record(0, Priority::Normal, 1).class;

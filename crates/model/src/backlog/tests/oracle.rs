@@ -7,7 +7,7 @@ use crate::backlog::starts::OLDEST_STARTS;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Slot {
-    /// A marker, or a record that nobody receives.
+    /// A marker, or a record of an aborted transaction.
     Gap,
     Task(DeliveredRecord),
 }
@@ -18,7 +18,7 @@ pub(super) struct Oracle {
     pub low: i64,
     /// Tasks that have ended, or are elsewhere in the log.
     ended: BTreeSet<i64>,
-    /// What the present owner knows to be complete, holds and has started.
+    /// Offsets that the present owner knows to be complete, holds and has started.
     done: BTreeSet<i64>,
     held: BTreeMap<i64, DeliveredRecord>,
     started: BTreeSet<i64>,
