@@ -125,7 +125,8 @@ async fn purchases_become_tasks_once(shop: Shop, command: &[String]) {
     for key in &keys {
         assert_eq!(shop.fleet.wait_for_end(&format!("purchase-{key}")).await.state, State::Succeeded);
     }
-    let done = shop.done();
+    let done = PURCHASES as i64;
+    eventually("the offsets are committed", async || (shop.done() == done).then_some(())).await;
     shop.purchase(&[Some("last"), None]);
     let status = example.wait_for_exit().await;
     assert!(!status.success(), "the purchase without a key is an error");
