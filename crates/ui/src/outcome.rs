@@ -1,12 +1,12 @@
 //! Outcome of an action: the page that it leads to, and the message there.
 //!
-//! The URL of that page has codes, numbers, ids and paths of this UI, never texts: a link that somebody else has made can show
-//! no other message.
+//! The URL of that page has codes, numbers, ids and paths of this UI, never texts: a link from
+//! elsewhere can show no other message.
 
 use kafleet_model::task::id::TaskId;
 use kafleet_model::unique::AskVerdict;
 
-use super::parts::notice::{Done, Verdicts};
+use super::parts::notice::{ActionNotice, Verdicts};
 use super::visit::{After, Fields, Redirect, Visit};
 
 /// Maximum length of the path of a result, in bytes: servers and browsers refuse much longer headers.
@@ -15,7 +15,7 @@ const MAX_PATH: usize = 2_000;
 const MAX_NAMED: usize = 10;
 /// Lists of tasks, which results may be.
 const LISTS: [&str; 2] = ["/tasks", "/dead-letters"];
-/// Folder of the pages of single tasks.
+/// Beginning of the paths of single tasks.
 const TASKS: &str = "/tasks/";
 
 /// Names of the parameters.
@@ -48,13 +48,13 @@ pub(super) fn redirect_path(redirect: &Redirect) -> String {
 }
 
 /// Message of the action that led to this page.
-pub(super) fn done(visit: &Visit) -> Option<Done<'_>> {
+pub(super) fn done(visit: &Visit) -> Option<ActionNotice<'_>> {
     let query = &visit.query;
     let there = query.get(THERE).filter(|there| is_result(there));
-    Some(Done { code: query.get(DONE)?, subject: &visit.segment, there, verdicts: verdicts(query) })
+    Some(ActionNotice { code: query.get(DONE)?, subject: &visit.segment, there, verdicts: verdicts(query) })
 }
 
-/// Whether a path is that of a list or of a task of this UI.
+/// Returns whether a path is that of a list or of a task of this UI.
 fn is_result(path: &str) -> bool {
     let page = path.split(['?', '#']).next().unwrap_or_default();
     LISTS.contains(&page) || page.starts_with(TASKS)

@@ -121,7 +121,7 @@ pub(in super::super) async fn cancel(visit: &Visit) -> Result<Redirect, ApiError
     Ok(if is_of_tree { redirect.leading_to(tree_path(visit)) } else { redirect })
 }
 
-/// Whether the task has others below it; false if that is not known now.
+/// Returns whether the task has others below it; false if that is not known now.
 async fn has_children(visit: &Visit) -> bool {
     let Ok(id) = visit.id() else { return false };
     stored(task::status(visit.context(), id, After::default())).await.is_ok_and(|status| status.tree.total > 1)

@@ -64,7 +64,7 @@ pub(in super::super) fn unknown_value(name: &str, problem: &kafleet_documents::P
 }
 
 /// Outcome of an action.
-pub(in super::super) struct Done<'a> {
+pub(in super::super) struct ActionNotice<'a> {
     /// Code of the message.
     pub code: &'a str,
     /// Id of what the page shows.
@@ -109,7 +109,7 @@ impl Verdicts {
 }
 
 /// Message about an action, with a link to its result if that stands elsewhere.
-pub(in super::super) fn done_notice(view: &View, done: &Done<'_>) -> Markup {
+pub(in super::super) fn done_notice(view: &View, done: &ActionNotice<'_>) -> Markup {
     let notice = DONE.iter().find(|(notice, _)| *notice == done.code);
     html! {
         @if let Some((_, text)) = notice {
@@ -215,7 +215,7 @@ mod tests {
 
     fn shown(code: &str, there: Option<&str>, verdicts: Verdicts) -> String {
         let view = View { base: "/base".into(), ..View::for_tests(Role::Read) };
-        done_notice(&view, &Done { code, subject: "echo~k~~<a", there, verdicts }).into_string()
+        done_notice(&view, &ActionNotice { code, subject: "echo~k~~<a", there, verdicts }).into_string()
     }
 
     #[test]
