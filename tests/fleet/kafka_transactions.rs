@@ -125,8 +125,9 @@ async fn purchases_become_tasks_once(shop: Shop, command: &[String]) {
     for key in &keys {
         assert_eq!(shop.fleet.wait_for_end(&format!("purchase-{key}")).await.state, State::Succeeded);
     }
-    let done = PURCHASES as i64;
-    eventually("the offsets are committed", async || (shop.done() == done).then_some(())).await;
+    // librdkafka's position is behind the marker of the transaction of the purchases, Java's before it.
+    let is_done = |done: &i64| *done >= PURCHASES as i64;
+    let done = eventually("the offsets are committed", async || Some(shop.done()).filter(is_done)).await;
     shop.purchase(&[Some("last"), None]);
     let status = example.wait_for_exit().await;
     assert!(!status.success(), "the purchase without a key is an error");
