@@ -80,8 +80,19 @@ fn problems_of(document: &Document, schema: &Value, error: &jsonschema::Validati
             let missing = property.as_str().unwrap_or_default();
             vec![UnlocatedProblem::new(pointer, format!("{} needs `{missing}`", table(pointer)))]
         }
+        // Of "a table or nothing", the flaws of the table say which of its members is wrong.
+        Kind::AnyOf { context } if error.instance().is_object() && !properties(node).is_empty() => {
+            let is_of_table = |flaws: &&Vec<_>| flaws.iter().all(|flaw| !is_of_nothing(flaw, pointer));
+            let flaws = context.iter().find(is_of_table).into_iter().flatten();
+            flaws.flat_map(|flaw| problems_of(document, schema, flaw)).collect()
+        }
         _ => vec![bad_value(document, pointer, &allowed(schema, node))],
     }
+}
+
+/// Returns true if the flaw says that a value is not `null`.
+fn is_of_nothing(flaw: &jsonschema::ValidationError<'_>, pointer: &str) -> bool {
+    matches!(flaw.kind(), Kind::Type { .. }) && flaw.instance_path().as_str() == pointer
 }
 
 fn unknown_key(pointer: &str, key: &str, allowed_keys: Vec<&str>) -> UnlocatedProblem {

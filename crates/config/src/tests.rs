@@ -450,7 +450,10 @@ fn batches_need_a_handler_that_takes_several_tasks() {
         "[types.a]\nhandler = \"echo\"\nbatch = {}",
         &[":3:", "the handler `echo` takes one task a call", "remove it"],
     );
-    refused(&with("batch = { max = 1 }"), &[":4:", "`max` is 1; allowed is 2 to 10000"]);
+    refused(&with("batch = { max = 1 }"), &[":4:", "`types.a.batch.max`: `1` is not a whole number from 2 to 10000"]);
+    refused(&with("batch = { maxx = 5 }"), &[":4:", "unknown key `maxx` in `[types.a.batch]`", "did you mean `max`?"]);
+    refused(&with("unique = { mode = \"lates\" }"), &[":4:", "`types.a.unique.mode`: `lates` is not one of `skip`"]);
+    refused(&with("adaptive = { min = \"few\" }"), &[":4:", "`types.a.adaptive.min`", "is not a whole number"]);
     refused(&with("batch = { by = \"tenant\" }"), &["`by` is `tenant`", "such as `/tenant`"]);
     refused(&with("batch = {}\norder = \"partition\""), &["`batch` and `order`", "hint: remove `batch` or `order`"]);
     refused("[types.a]\nbatch = {}\nisolation = \"process\"", &["`batch` and `isolation` in `[types.a]`"]);
