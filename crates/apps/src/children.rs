@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn invalid_child_is_refused_with_its_field() {
         for (text, error) in [
-            ("3", "invalid type"),
+            ("3", "expected an object, found integer `3`"),
             ("{}", "missing field `type`"),
             (r#"{"type":"a","retrys":1}"#, "unknown field `retrys`"),
             (r#"{"type":"a","parent":"b"}"#, "unknown field `parent`"),

@@ -233,7 +233,7 @@ mod tests {
         assert!(schema_error.message.contains("0 is less than the minimum of 1"), "{schema_error}");
         let type_error = read::<Resize>(r#"{"sizes": [{"width": 3}, {"width": -1}]}"#).unwrap_err();
         assert_eq!(type_error.pointer, "/sizes/1/width");
-        assert_eq!(type_error.message, "invalid value: integer `-1`, expected u32");
+        assert_eq!(type_error.message, "expected a whole number from 0 to 4294967295, found integer `-1`");
         assert_eq!(schema.validate(&raw(json!({"sizes": [{"width": 3}]}))), None);
         assert_eq!(read(r#"{"sizes": [{"width": 3}]}"#), Ok(Resize { sizes: vec![Size { width: 3 }] }));
     }

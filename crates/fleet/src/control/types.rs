@@ -288,7 +288,7 @@ mod tests {
             (&large[..], "the maximum is 65536"),
             (br#"{"v":2}"#, "version 2"),
             (br#"{"v":1,"policy":{"rate":{"count":0}}}"#, "`burst` of at least 1"),
-            (br#"{"v":1,"policy":3}"#, "invalid type"),
+            (br#"{"v":1,"policy":3}"#, "expected an object, found integer `3`"),
         ] {
             let error = records.apply_record("a".into(), Some(value)).unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");

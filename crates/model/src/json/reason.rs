@@ -30,7 +30,9 @@ fn reason_of_value(text: &str) -> String {
     let found = text.strip_prefix("invalid type: ").or_else(|| text.strip_prefix("invalid value: "));
     match found.and_then(|rest| rest.rsplit_once(", expected ")) {
         Some((found, expected)) => {
-            let expected = PERMITTED.iter().find(|(name, _)| *name == expected).map_or(expected, |(_, words)| *words);
+            let words = PERMITTED.iter().find(|(name, _)| *name == expected).map(|(_, words)| *words);
+            let words = words.or_else(|| expected.starts_with("struct ").then_some("an object"));
+            let expected = words.unwrap_or(expected);
             format!("expected {expected}, found {found}")
         }
         None => text.to_owned(),
@@ -44,6 +46,7 @@ mod tests {
     use serde::de::DeserializeOwned;
 
     use super::*;
+    use crate::task::Position;
 
     fn reason<T: DeserializeOwned + Debug>(text: &str) -> String {
         short_reason(&serde_json::from_str::<T>(text).unwrap_err())
@@ -55,6 +58,7 @@ mod tests {
         assert_eq!(reason::<Vec<u8>>("{}"), "expected an array, found map");
         assert_eq!(reason::<Vec<u8>>(r#""a at line 1""#), "expected an array, found string \"a at line 1\"");
         assert_eq!(reason::<String>("[1]"), "expected a string, found sequence");
+        assert_eq!(reason::<Position>("3"), "expected an object, found integer `3`");
     }
 
     #[test]
