@@ -10,7 +10,8 @@ fn read(path: &str) -> String {
 
 /// Names of all metrics of this process.
 fn registered() -> BTreeSet<String> {
-    let source = [read("crates/telemetry/src/lib.rs"), read("crates/telemetry/src/otel/metrics.rs")].concat();
+    let files = ["lib.rs", "batches.rs", "otel/metrics.rs"].map(|file| read(&format!("crates/telemetry/src/{file}")));
+    let source = files.concat();
     let names = source.split('"').filter(|text| text.starts_with("kafleet_") && *text != "kafleet_");
     names.filter(|text| !text.contains(' ')).map(str::to_owned).collect()
 }
@@ -19,8 +20,9 @@ fn registered() -> BTreeSet<String> {
 fn used(expr: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words = expr.split(|c| !is_part(c)).filter(|word| word.starts_with("kafleet_"));
-    let base =
-        |word: &str| ["_bucket", "_sum"].iter().find_map(|end| word.strip_suffix(end)).unwrap_or(word).to_owned();
+    let base = |word: &str| {
+        ["_bucket", "_sum", "_count"].iter().find_map(|end| word.strip_suffix(end)).unwrap_or(word).to_owned()
+    };
     words.map(base).collect()
 }
 
