@@ -127,3 +127,24 @@ fn moves_leave_seven_tenths_of_the_boundaries() {
     assert!((600..=700).contains(&after.boundaries), "{after:?}");
     assert!(backlog.moves().due(1_000).is_empty());
 }
+
+/// The ends of all started attempts leave a map that fits into a commit, so that a clean stop repeats nothing; reading on stops at a
+/// full one.
+#[test]
+fn map_has_room_for_the_ends_of_all_started_attempts() {
+    let limits = BacklogLimits { room: 4_000, window: 10_000, read_ahead: 10_000, ..limits() };
+    let mut backlog = PartitionBacklog::resume(0, None, limits);
+    let class = TaskClass { priority: Priority::Normal, tenant: 1 };
+    for offset in 0..600 {
+        let record = DeliveredRecord { offset, class, is_ending: false };
+        assert_eq!(backlog.read(record, &DrawnView::OPEN), ReadDecision::Hold);
+    }
+    let commit = backlog.commit(Mark::Open, 0, &PendingRetries::default());
+    backlog.commit_acknowledged(commit.id);
+    // Far from the oldest records, which start whatever the room.
+    let started: Vec<i64> = (300..600).step_by(3).filter(|offset| backlog.start(*offset)).collect();
+    assert!((1..100).contains(&started.len()), "{}", started.len());
+    assert!(!backlog.may_read());
+    started.iter().for_each(|offset| backlog.complete(*offset));
+    assert!(backlog.completed.map_size().bytes <= limits.map_bytes);
+}
