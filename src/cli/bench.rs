@@ -21,6 +21,8 @@ pub(super) enum BenchVerb {
     Worker(kafleet_bench::WorkerBench),
     /// Drain a backlog of no-op tasks through an app; baseline: the app driven without Kafka
     App(kafleet_bench::AppBench),
+    /// Calls of 2 ms with many tasks in each; baseline: one task in each
+    Batch(kafleet_bench::BatchBench),
     /// Project an event log into Redis in one tracker process; baseline: plain writes
     Tracker(kafleet_bench::TrackerBench),
     /// The whole tracked path: publish, run, project into Redis
@@ -55,7 +57,7 @@ pub(super) enum BenchVerb {
     Overload(kafleet_bench::Overload),
     /// Callbacks to ten receivers, of which one is dead: time until the others have theirs; baseline: all are alive
     Receivers(kafleet_bench::ReceiversBench),
-    /// All except `app`, `memory`, `outbox`, `overload`, `receivers`, `timers`, `types`, `ui`, `unannounced`, `unique` and `watch`, one after the other
+    /// All except `app`, `batch`, `memory`, `outbox`, `overload`, `receivers`, `timers`, `types`, `ui`, `unannounced`, `unique` and `watch`, one after the other
     All(Common),
     /// Run a process of a benchmark (internal)
     #[command(hide = true)]
@@ -131,6 +133,7 @@ async fn run(verb: BenchVerb, services: Services) -> anyhow::Result<BenchReport>
     match verb {
         BenchVerb::Publish(publish) => blocking(move || kafleet_bench::publish(&publish, &services)).await,
         BenchVerb::Worker(worker) => blocking(move || kafleet_bench::worker(&worker, &services)).await,
+        BenchVerb::Batch(batch) => blocking(move || kafleet_bench::batch(&batch, &services)).await,
         BenchVerb::App(app) => blocking(move || kafleet_bench::app(&app, &services)).await,
         BenchVerb::Sleep(sleep) => blocking(move || kafleet_bench::sleep(&sleep, &services)).await,
         BenchVerb::Tracker(tracker) => kafleet_bench::tracker(&tracker, &services).await,

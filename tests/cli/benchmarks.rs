@@ -110,6 +110,17 @@ fn dead_receiver_is_measured_beside_nine_others() {
     assert!(longest["max"].as_f64().unwrap() < 10_000.0, "{report}");
 }
 
+/// A call of 2 ms with up to 100 tasks is worth many with one, and a task whose calls fail takes no attempt of its neighbours.
+#[test]
+fn batches_are_measured_beside_single_calls() {
+    let Some(fleet) = Fleet::new() else { return };
+    let report = fleet.run(&["bench", "batch", "--tasks", "50000", "--rounds", "1", "-o", "json"]).exits_with(0).json();
+    let figures = report["figures"].as_array().unwrap();
+    let further = figures.iter().find(|figure| figure["name"] == "further attempts beside a bad task");
+    assert_eq!((&report["checked"], &further.unwrap()["median"]), (&json!(true), &json!(0.0)), "{report}");
+    assert!(report["ratio"].as_f64().unwrap() > 2.0, "{report}");
+}
+
 #[test]
 fn app_is_measured_with_and_without_kafka() {
     let Some(fleet) = Fleet::new() else { return };

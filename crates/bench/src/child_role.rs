@@ -80,6 +80,15 @@ pub enum ChildRole {
         slots: u32,
         sleep_ms: u64,
     },
+    /// A worker whose calls take 2 ms and up to `max` tasks; `None`: one. Calls with the task `bad` fail.
+    Batches {
+        services: Services,
+        prefix: String,
+        events_partitions: u32,
+        slots: u32,
+        max: Option<u32>,
+        bad: Option<String>,
+    },
     /// A worker whose attempts call a web service.
     Caller {
         services: Services,
@@ -176,6 +185,10 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
         }
         ChildRole::Sleeper { services, prefix, events_partitions, types, slots, sleep_ms } => {
             let registry = sleepers(types, slots, Duration::from_millis(sleep_ms));
+            kafleet_worker::run(worker(&services, &prefix, events_partitions, registry)?, shutdown).await
+        }
+        ChildRole::Batches { services, prefix, events_partitions, slots, max, bad } => {
+            let registry = super::batch::rows(slots, max, bad);
             kafleet_worker::run(worker(&services, &prefix, events_partitions, registry)?, shutdown).await
         }
         ChildRole::Caller { services, prefix, events_partitions, url, slots, timeout_ms, adaptive } => {
@@ -328,7 +341,7 @@ fn sleepers(types: u32, slots: u32, duration: Duration) -> Registry {
 }
 
 /// Sleeps for the given time.
-struct Sleeper(Duration);
+pub(super) struct Sleeper(pub(super) Duration);
 
 impl Handler for Sleeper {
     fn run(&self, _: &RawJson, _: Context) -> Result<AnswerFuture, ParamsError> {

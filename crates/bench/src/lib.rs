@@ -18,6 +18,7 @@
 mod api_fleet;
 mod app;
 mod baseline;
+mod batch;
 mod check;
 pub mod child_role;
 mod e2e;
@@ -64,6 +65,7 @@ use kafleet_store::redis::{Redis, RedisOptions};
 use local_kafka::LocalKafka;
 
 pub use app::{AppBench, app};
+pub use batch::{BatchBench, batch};
 pub use e2e::{E2e, e2e};
 pub use fanin::{Fanin, fanin};
 pub use idle::{Idle, idle};
