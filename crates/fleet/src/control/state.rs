@@ -230,10 +230,8 @@ impl ControlState {
         let tags = task.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
         let subject = KillSubject { id: &task.id, task_type: &task.task_type, tags, params: Some(&task.params) };
         let (name, kill) = self.kill_of(&subject)?;
-        let params = match kill.params.is_empty() {
-            true => String::new(),
-            false => format!(" for params {}", kill.params.pointers_text()),
-        };
+        let params =
+            if kill.params.is_empty() { String::new() } else { format!(" for params {}", kill.params.pointers_text()) };
         let reason = kill.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
         let message = format!("the kill switch `{name}` is on{params}{reason}");
         Some(Cancellation { kind: "killed", message, by: None })

@@ -284,12 +284,12 @@ fn failed_block(view: &View, status: &Status, failed: Result<Vec<Status>, ApiErr
 
 /// Failed tasks of a tree by type and kind of error, most tasks first. Counts are lower bounds if not all were read.
 fn kinds(view: &View, top: &str, failed: &[Status]) -> Markup {
-    let mut kinds: BTreeMap<(Option<&str>, Option<&str>), (usize, &str)> = BTreeMap::new();
+    let mut kinds = BTreeMap::new();
     for task in failed {
         let error = task.error.as_ref();
         let newest = error.map_or("", |error| &*error.message);
         let kind = (task.task_type.as_deref(), error.map(|error| &*error.kind));
-        kinds.entry(kind).or_insert((0, newest)).0 += 1;
+        kinds.entry(kind).or_insert((0_usize, newest)).0 += 1;
     }
     let mut kinds: Vec<_> = kinds.into_iter().collect();
     kinds.sort_by_key(|(_, (tasks, _))| Reverse(*tasks));

@@ -52,6 +52,7 @@ async fn fill_groups(dispatcher: &mut Dispatcher) -> bool {
 }
 
 /// Starts the tasks of a group that may still start: in one call, or a single one as an attempt of its own.
+#[expect(clippy::vec_box, reason = "tasks move between queues as boxes")]
 async fn start_group(dispatcher: &mut Dispatcher, group: Vec<Box<InFlight>>, permit: Option<Permit>) {
     let (started_at, now) = (dispatcher.clock.now, dispatcher.clock.now_ms());
     let mut tasks = Vec::with_capacity(group.len());

@@ -3,6 +3,8 @@
 //!
 //! A task that waits in a group holds its ordering key, so that a group has one task of a key.
 
+#![expect(clippy::vec_box, reason = "tasks move between queues as boxes")]
+
 use kafleet_config::{BatchPolicy, TypePolicy};
 use kafleet_handlers::TypeRegistration;
 use kafleet_handlers::permit::Permit;

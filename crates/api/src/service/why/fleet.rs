@@ -52,9 +52,10 @@ pub(super) async fn blocking_commands(api: &Api, task: &TaskView) -> Result<Vec<
     let tags = task.record.definition.policy.as_ref().map_or(&[][..], |policy| &policy.tags);
     let subject = KillSubject { id: &task.id, task_type, tags, params: params.as_ref() };
     let killed = control.kill_of(&subject).map(|(name, kill)| {
-        let by = match kill.params.is_empty() {
-            true => String::new(),
-            false => format!(" by its params {}", kill.params.pointers_text()),
+        let by = if kill.params.is_empty() {
+            String::new()
+        } else {
+            format!(" by its params {}", kill.params.pointers_text())
         };
         let because = because(&kill.reason);
         let message = format!("the kill switch `{name}` matches the task{by}{because}; it will be cancelled");

@@ -140,7 +140,7 @@ fn light_tenants_wait_for_a_moment_beside_a_flood() {
     let mut simulation = Simulation::new();
     simulation.append(class(Priority::Normal, 1), 20_000);
     while simulation.now < 15_000 {
-        if simulation.now % 1_000 < 300 && simulation.now % 15 == 0 {
+        if simulation.now % 1_000 < 300 && simulation.now.is_multiple_of(15) {
             let tenant = 10 + simulation.now / 15 % 20;
             simulation.append(class(Priority::Normal, tenant), 3);
         }

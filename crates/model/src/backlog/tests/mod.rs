@@ -96,8 +96,8 @@ impl World {
             8 => self.commit(number),
             9 => self.view = DrawnView::drawn(u64::from(number)),
             10 => self.move_records(many, number),
-            11 if number % 4 == 0 => self.change_owner(number),
-            12 if number % 6 == 0 => self.retain(many),
+            11 if number.is_multiple_of(4) => self.change_owner(number),
+            12 if number.is_multiple_of(6) => self.retain(many),
             _ => {}
         }
         self.oracle.check(&self.backlog);
@@ -172,7 +172,7 @@ impl World {
         }
         let commit = self.backlog.commit(Mark::Open, 0, &PendingRetries::default());
         assert!(commit.metadata.len() <= crate::offsets::MAX_METADATA_BYTES);
-        if number % 5 != 0 {
+        if !number.is_multiple_of(5) {
             self.kafka = Some((commit.offset, commit.metadata.clone()));
         }
         match number % 5 {
@@ -183,12 +183,16 @@ impl World {
     }
 
     fn move_records(&mut self, many: usize, number: u16) {
-        let runs = if number % 2 == 0 { self.backlog.moves().due(many) } else { self.backlog.moves().oldest(many / 4) };
+        let runs = if number.is_multiple_of(2) {
+            self.backlog.moves().due(many)
+        } else {
+            self.backlog.moves().oldest(many / 4)
+        };
         for offset in runs.into_iter().flatten() {
             if let Slot::Task(record) = self.oracle.log[offset as usize]
                 && self.backlog.moves().begin(record)
             {
-                if number % 7 == 0 {
+                if number.is_multiple_of(7) {
                     self.backlog.moves().failed(offset);
                 } else {
                     self.oracle.append_again(offset);
@@ -196,12 +200,12 @@ impl World {
                 }
             }
         }
-        self.backlog.moves().set_possible(number % 11 != 0);
+        self.backlog.moves().set_possible(!number.is_multiple_of(11));
     }
 
     /// A crash, or a clean stop after which nothing is repeated.
     fn change_owner(&mut self, number: u16) {
-        if number % 8 == 0 {
+        if number.is_multiple_of(8) {
             self.oracle.running().into_iter().for_each(|offset| {
                 self.backlog.complete(offset);
                 self.oracle.complete(offset);

@@ -30,7 +30,7 @@ impl Oracle {
         let offset = self.log.len() as i64;
         let drawn = drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let class = TaskClass { priority: Priority::ALL[(drawn / 64 % 3) as usize], tenant: drawn / 192 % TENANTS };
-        let is_gap = drawn % 8 == 0;
+        let is_gap = drawn.is_multiple_of(8);
         let record = DeliveredRecord { offset, class, is_ending: drawn % 32 == 1 };
         self.log.push(if is_gap { Slot::Gap } else { Slot::Task(record) });
     }

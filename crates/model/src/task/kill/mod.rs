@@ -66,7 +66,7 @@ pub struct KillSubject<'a> {
 impl KillRule<'_> {
     /// Returns whether the kill switch concerns a task.
     pub fn concerns(&self, task: &KillSubject<'_>) -> bool {
-        if !self.task_type.is_none_or(|only| only == task.task_type) {
+        if self.task_type.is_some_and(|only| only != task.task_type) {
             return false;
         }
         if !self.params.is_empty() {
