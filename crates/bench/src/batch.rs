@@ -1,22 +1,15 @@
 //! `bench batch`: a handler that takes 2 ms a call, with one task in each call and with many, and a batch with one bad task.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
-use std::time::Duration;
 
-use kafleet_config::{BatchPolicy, TypePolicy};
-use kafleet_handlers::{BatchContext, BatchTask, Failure, Item, Registry, TaskResult, TypeRegistration};
 use kafleet_model::event::Kind;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
+use super::batch_rows::CALL;
 use super::child_role::ChildRole;
 use super::process::Process;
 use super::round::{Round, add_rounds, measure};
 use super::{BenchReport, BenchTopics, NOOP, Services, load};
 
-/// Time of a call.
-const CALL: Duration = Duration::from_millis(2);
 /// Tasks in batches for each single one: both take about as long.
 const BATCHED_PER_SINGLE: u64 = 50;
 /// Tasks of the round with a bad one, and the number of that one.
@@ -128,48 +121,4 @@ fn start(
     let (services, prefix) = (services.clone(), topics.topology.names.prefix.clone());
     let (events_partitions, slots) = (bench.partitions, bench.slots);
     Process::start("worker", &ChildRole::Batches { services, prefix, events_partitions, slots, max, bad })
-}
-
-/// Type of the worker. `max`: tasks in a call; `None`: one. `bad`: id of the task whose calls fail.
-pub(super) fn rows(slots: u32, max: Option<u32>, bad: Option<String>) -> Registry {
-    let mut registry = Registry::default();
-    let registered = match max {
-        Some(max) => {
-            let registered = TypeRegistration::of::<Row>();
-            let batch = registered.policy.batch.clone().map(|batch| BatchPolicy { max, ..batch });
-            let policy = TypePolicy { concurrency: Some(slots), batch, ..registered.policy.clone() };
-            TypeRegistration { policy, ..registered }
-        }
-        None => {
-            let policy = TypePolicy { concurrency: Some(slots), ..TypePolicy::default() };
-            TypeRegistration { policy, ..TypeRegistration::new(super::child_role::Sleeper(CALL)) }
-        }
-    };
-    registry.add(NOOP, registered);
-    if let Some(bad) = bad {
-        BAD_ROW.get_or_init(|| bad);
-    }
-    registry
-}
-
-/// Id of the task whose calls fail, in a worker that has one.
-static BAD_ROW: OnceLock<String> = OnceLock::new();
-
-/// Params of the tasks.
-#[derive(Serialize, Deserialize, JsonSchema)]
-struct Row {
-    order: u64,
-}
-
-impl BatchTask for Row {
-    const TYPE: &'static str = NOOP;
-    type Output = ();
-
-    async fn run_batch(items: Vec<Item<Self>>, _: BatchContext) -> TaskResult<Vec<TaskResult<()>>> {
-        tokio::time::sleep(CALL).await;
-        match BAD_ROW.get().and_then(|bad| items.iter().find(|item| item.cx.id.as_str() == bad)) {
-            Some(item) => Err(Failure::fail(format!("the order {} cannot be stored", item.order))),
-            None => Ok(items.iter().map(|_| Ok(())).collect()),
-        }
-    }
 }

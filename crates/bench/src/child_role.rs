@@ -188,7 +188,7 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
             kafleet_worker::run(worker(&services, &prefix, events_partitions, registry)?, shutdown).await
         }
         ChildRole::Batches { services, prefix, events_partitions, slots, max, bad } => {
-            let registry = super::batch::rows(slots, max, bad);
+            let registry = super::batch_rows::rows(slots, max, bad);
             kafleet_worker::run(worker(&services, &prefix, events_partitions, registry)?, shutdown).await
         }
         ChildRole::Caller { services, prefix, events_partitions, url, slots, timeout_ms, adaptive } => {
@@ -222,15 +222,25 @@ async fn run_async(role: ChildRole) -> anyhow::Result<()> {
             load::publish_tracked(&services, &prefix, events_partitions, tasks).await
         }
         ChildRole::AppWorker { services, prefix, events_partitions, app } => {
-            let (pool, registry) = app.open().await?;
-            let setup = worker(&services, &prefix, events_partitions, registry)?;
-            pool.serve(setup.health.clone(), &setup.metrics.apps);
-            let outcome = kafleet_worker::run(setup, shutdown).await;
-            pool.stop().await;
-            outcome
+            app_worker(&services, &prefix, events_partitions, app, shutdown).await
         }
         ChildRole::App | ChildRole::Raw { .. } | ChildRole::RawProduce { .. } => Ok(()),
     }
+}
+
+async fn app_worker(
+    services: &Services,
+    prefix: &str,
+    events_partitions: u32,
+    app: BenchApp,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let (pool, registry) = app.open().await?;
+    let setup = worker(services, prefix, events_partitions, registry)?;
+    pool.serve(setup.health.clone(), &setup.metrics.apps);
+    let outcome = kafleet_worker::run(setup, shutdown).await;
+    pool.stop().await;
+    outcome
 }
 
 /// Starts tracing, if the benchmark has an endpoint. The environment is not read: it would change what is measured.
@@ -341,7 +351,7 @@ fn sleepers(types: u32, slots: u32, duration: Duration) -> Registry {
 }
 
 /// Sleeps for the given time.
-pub(super) struct Sleeper(pub(super) Duration);
+struct Sleeper(Duration);
 
 impl Handler for Sleeper {
     fn run(&self, _: &RawJson, _: Context) -> Result<AnswerFuture, ParamsError> {

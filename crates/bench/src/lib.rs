@@ -19,6 +19,7 @@ mod api_fleet;
 mod app;
 mod baseline;
 mod batch;
+mod batch_rows;
 mod check;
 pub mod child_role;
 mod e2e;
