@@ -62,7 +62,8 @@ class TaskBytes(io.BufferedIOBase):
     """
 
     def __init__(self, original: TextIO, stream: Stream) -> None:
-        self._original, self._stream, self._allowance = original, stream, Allowance()
+        self._original, self._allowance = original, Allowance()
+        self._stream: Stream = stream
         self.name: str = str(getattr(original, "name", "<stream>"))
         self.mode = "wb"
 
