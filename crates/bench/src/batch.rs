@@ -52,8 +52,8 @@ pub fn batch(bench: &BatchBench, services: &Services) -> anyhow::Result<BenchRep
     let (mut batched, mut single) = (Vec::new(), Vec::new());
     for round in 1..=bench.rounds {
         eprintln!("round {round} of {}", bench.rounds);
-        single.push(drain(bench, services, singles, None)?);
-        batched.push(drain(bench, services, bench.tasks, Some(bench.max))?);
+        single.push(drain_good(bench, services, singles, None)?);
+        batched.push(drain_good(bench, services, bench.tasks, Some(bench.max))?);
     }
     add_rounds(&mut report, "batches", bench.tasks, &batched);
     add_rounds(&mut report, "single calls", singles, &single);
@@ -66,32 +66,37 @@ pub fn batch(bench: &BatchBench, services: &Services) -> anyhow::Result<BenchRep
     Ok(report)
 }
 
-/// Drains a backlog. `max`: tasks in a call; `None`: one.
-fn drain(bench: &BatchBench, services: &Services, tasks: u64, max: Option<u32>) -> anyhow::Result<Round> {
+/// Drains a backlog, whose tasks all succeed. `max`: tasks in a call; `None`: one.
+fn drain_good(bench: &BatchBench, services: &Services, tasks: u64, max: Option<u32>) -> anyhow::Result<Round> {
+    let (topics, round) = drain(bench, services, tasks, max, None)?;
+    load::check_events(&topics, bench.partitions, tasks)?;
+    Ok(round)
+}
+
+/// Drains a backlog. Calls with the task `bad` fail.
+fn drain(
+    bench: &BatchBench,
+    services: &Services,
+    tasks: u64,
+    max: Option<u32>,
+    bad: Option<String>,
+) -> anyhow::Result<(BenchTopics, Round)> {
     let topics = BenchTopics::prepare(services, bench.partitions, bench.partitions)?;
     load::fill(&topics, tasks)?;
-    let process = start(&topics, bench, services, max, None)?;
+    let process = start(&topics, bench, services, max, bad)?;
     let events = topics.topology.names.events();
     let round = measure(process, &topics.kafka, tasks, || {
         let written = topics.records(&events, bench.partitions)?.min(tasks);
         Ok((written, written >= tasks && topics.is_committed(NOOP)?))
     })?;
-    load::check_events(&topics, bench.partitions, tasks)?;
-    Ok(round)
+    Ok((topics, round))
 }
 
 /// Drains a backlog with one bad task, whose calls fail as a whole. Returns the attempts of the others above one for each.
 fn with_bad_task(bench: &BatchBench, services: &Services) -> anyhow::Result<u64> {
     eprintln!("with one bad task of {TASKS_WITH_BAD}");
-    let topics = BenchTopics::prepare(services, bench.partitions, bench.partitions)?;
-    load::fill(&topics, TASKS_WITH_BAD)?;
     let bad = load::id(BAD)?.to_string();
-    let process = start(&topics, bench, services, Some(bench.max), Some(bad.clone()))?;
-    let events = topics.topology.names.events();
-    measure(process, &topics.kafka, TASKS_WITH_BAD, || {
-        let written = topics.records(&events, bench.partitions)?.min(TASKS_WITH_BAD);
-        Ok((written, written >= TASKS_WITH_BAD && topics.is_committed(NOOP)?))
-    })?;
+    let (topics, _) = drain(bench, services, TASKS_WITH_BAD, Some(bench.max), Some(bad.clone()))?;
     // Ends of each task: whether it has succeeded.
     let (mut ends, mut repeated) = (BTreeMap::<String, Vec<bool>>::new(), 0);
     load::read_events(&topics, bench.partitions, |event| {

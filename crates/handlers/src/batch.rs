@@ -41,7 +41,6 @@
 
 use std::future::Future;
 use std::ops::Deref;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -57,7 +56,7 @@ use super::context::{CancelReason, TypeEnv};
 use super::type_constants::{batch_constants, constants};
 use super::{
     Answer, AnswerFuture, BatchAnswer, BatchFuture, Capabilities, Context, Failure, Handler, InChild, Isolation, Order,
-    ParamsError, Task, TaskResult, TypeRegistration, answer, schema,
+    ParamsError, RunFuture, Task, TaskResult, TypeRegistration, answer, schema,
 };
 
 /// Failure kind of a call whose answers are not as many as its items.
@@ -218,10 +217,7 @@ impl BatchContext {
     /// # Panics
     /// If the application has no state of this type. The panic fails the call as a whole.
     pub fn state<T: Send + Sync + 'static>(&self) -> Arc<T> {
-        match self.0.env.state.get::<T>() {
-            Some(state) => state,
-            None => panic!("no state of type `{}` was given to the app: add `.state(…)`", std::any::type_name::<T>()),
-        }
+        self.0.env.state()
     }
 
     /// Returns the activity counter of all items. If it does not change between two checks, the call has stalled.
@@ -251,13 +247,13 @@ pub fn check_number<T>(answers: Vec<T>, items: usize) -> Result<Vec<T>, Failure>
 }
 
 /// Runs an attempt as a call with one task.
-pub(crate) async fn run_one<F>(
-    params: RawJson,
+pub(crate) async fn run_one<P, O, F>(
+    params: P,
     cx: Context,
-    call: impl FnOnce(Vec<Item<RawJson>>, BatchContext) -> F,
-) -> Answer
+    call: impl FnOnce(Vec<Item<P>>, BatchContext) -> F,
+) -> TaskResult<O>
 where
-    F: Future<Output = BatchAnswer>,
+    F: Future<Output = TaskResult<Vec<TaskResult<O>>>>,
 {
     let of_one = BatchContext::of_one(&cx);
     let mut answers = check_number(call(vec![Item { params, cx }], of_one).await?, 1)?;
@@ -278,9 +274,7 @@ impl<T: BatchTask> Task for T {
     type Output = <T as BatchTask>::Output;
 
     async fn run(self, cx: Context) -> TaskResult<Self::Output> {
-        let call = BatchContext::of_one(&cx);
-        let mut answers = check_number(T::run_batch(vec![Item { params: self, cx }], call).await?, 1)?;
-        answers.pop().unwrap_or_else(|| Err(wrong_number(0, 1)))
+        run_one(self, cx, T::run_batch).await
     }
 
     fn registration() -> TypeRegistration {
@@ -299,16 +293,13 @@ struct BatchHandler<T> {
 }
 
 impl<T> BatchHandler<T> {
-    fn on_threads<O: Send + 'static>(&self, run: Pin<Box<Run<O>>>) -> Pin<Box<Run<O>>> {
+    fn on_threads<O: Send + 'static>(&self, run: RunFuture<O>) -> RunFuture<O> {
         match &self.blocking_pool {
             Some(blocking_pool) => blocking_pool.run(run),
             None => run,
         }
     }
 }
-
-/// Future of an attempt, or of a call.
-type Run<O> = dyn Future<Output = Result<O, Failure>> + Send;
 
 impl<T: BatchTask> Handler for BatchHandler<T> {
     fn run(&self, params: &RawJson, cx: Context) -> Result<AnswerFuture, ParamsError> {

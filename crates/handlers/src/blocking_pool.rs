@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::Failure;
+use super::{Failure, RunFuture};
 
 /// Idle time after which a thread ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,8 +21,6 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_CALLS: usize = 512;
 
 type Job = Box<dyn FnOnce() + Send>;
-/// Future of an attempt, or of a call with several.
-type JobFuture<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
 /// A pool of threads for the blocking work of a type.
 pub struct BlockingPool(Arc<PoolState>);
@@ -69,7 +66,7 @@ impl BlockingPool {
 
     /// Runs an attempt on its own thread. If the future is dropped, the attempt ends at its next `await`, and is
     /// stuck until then.
-    pub(crate) fn run<T: Send + 'static>(&self, attempt: JobFuture<T>) -> JobFuture<T> {
+    pub(crate) fn run<T: Send + 'static>(&self, attempt: RunFuture<T>) -> RunFuture<T> {
         let (shared, runtime) = (self.0.clone(), Handle::current());
         Box::pin(async move {
             let (sender, receiver) = oneshot::channel();

@@ -97,6 +97,19 @@ pub struct TypeEnv {
     pub blocking_pool: BlockingPool,
 }
 
+impl TypeEnv {
+    /// Application state of this Rust type.
+    ///
+    /// # Panics
+    /// If the application has none.
+    pub(super) fn state<T: Send + Sync + 'static>(&self) -> Arc<T> {
+        match self.state.get::<T>() {
+            Some(state) => state,
+            None => panic!("no state of type `{}` was given to the app: add `.state(…)`", std::any::type_name::<T>()),
+        }
+    }
+}
+
 /// Children and continuations to publish when the attempt succeeds.
 #[derive(Default)]
 pub(super) struct SpawnedWork {
@@ -283,10 +296,7 @@ impl Context {
     /// # Panics
     /// If the application has no state of this type. The panic fails the attempt.
     pub fn state<T: Send + Sync + 'static>(&self) -> Arc<T> {
-        match self.0.env.state.get::<T>() {
-            Some(state) => state,
-            None => panic!("no state of type `{}` was given to the app: add `.state(…)`", std::any::type_name::<T>()),
-        }
+        self.0.env.state()
     }
 
     /// Returns the id of a child. Its last segment is the child's own, or else `<type>-<hash>` of type and params,

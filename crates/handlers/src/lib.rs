@@ -141,12 +141,14 @@ pub trait Task: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
 /// The result of an attempt: JSON, or a failure.
 pub type Answer = Result<RawJson, Failure>;
 /// Future of an attempt.
-pub type AnswerFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
+pub type AnswerFuture = RunFuture<RawJson>;
 
 /// The result of a call with several tasks: an answer for each, or the failure of the call as a whole.
 pub type BatchAnswer = Result<Vec<Answer>, Failure>;
 /// Future of a call with several tasks.
-pub type BatchFuture = Pin<Box<dyn Future<Output = BatchAnswer> + Send>>;
+pub type BatchFuture = RunFuture<Vec<Answer>>;
+/// Future of what a handler runs: an attempt, or a call with several tasks.
+pub type RunFuture<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
 /// Runs the attempts of one type. [`Task`]s are wrapped in an implementation; `exec` and `http` implement it
 /// directly.

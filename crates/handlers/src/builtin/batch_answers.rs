@@ -51,13 +51,18 @@ impl ItemAnswer {
             .or(fail.map(Failure::fail))
             .or(dead.map(Failure::dead));
         let answer = match (ok, failure) {
-            (_, Some(failure)) => Err(match kind {
-                Some(kind) => failure.of_kind(kind),
-                None => failure,
-            }),
+            (_, Some(failure)) => Err(with_kind(failure, kind)),
             (ok, None) => Ok(ok.unwrap_or_else(RawJson::null)),
         };
         (id, answer)
+    }
+}
+
+/// Gives a failure the kind that the answer names, if any.
+pub(super) fn with_kind(failure: Failure, kind: Option<String>) -> Failure {
+    match kind {
+        Some(kind) => failure.of_kind(kind),
+        None => failure,
     }
 }
 

@@ -6,7 +6,7 @@ use kafleet_model::json::RawJson;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 
-use super::batch_answers::in_order;
+use super::batch_answers::{in_order, with_kind};
 use super::http::{Call, DEFAULT_TIMEOUT};
 use crate::egress::kept_connections::KeepAliveClient;
 use crate::failure::excerpt;
@@ -66,11 +66,7 @@ impl AnswerEvent {
             EventOutcome::Fail => Failure::fail(message()),
             EventOutcome::Dead => Failure::dead(message()),
         };
-        let answer = Err(match kind {
-            Some(kind) => failure.of_kind(kind),
-            None => failure,
-        });
-        (id, answer)
+        (id, Err(with_kind(failure, kind)))
     }
 }
 

@@ -15,13 +15,12 @@ pub(crate) mod output;
 pub(crate) mod publish_children;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::task::{Context as PollContext, Poll};
 use std::time::Duration;
 
 use futures::FutureExt;
 use kafleet_handlers::context::{Attempt, CancelReason};
-use kafleet_handlers::{Answer, AnswerFuture, BatchContext, Context, Failure, Handler, ParamsError};
+use kafleet_handlers::{Answer, AnswerFuture, BatchContext, Context, Failure, Handler, ParamsError, RunFuture};
 use kafleet_model::json::RawJson;
 use kafleet_model::trace::{SpanContext, SpanId, TraceId};
 use kafleet_runtime::error_text::panic_text;
@@ -32,9 +31,6 @@ use tracing::field::{DisplayValue, display};
 
 /// Failure kind of an attempt that showed no sign of life.
 pub(super) const STALLED: &str = "stalled";
-
-/// Future of an attempt, or of a call with several.
-pub(super) type AttemptFuture<T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send>>;
 
 /// End of an attempt, or of a call with several.
 #[derive(Debug)]
@@ -140,7 +136,7 @@ pub(super) async fn run_to_completion(future: AnswerFuture) -> Answer {
 
 /// Runs an attempt, or a call with several, to its end. A panic, also one while the future is dropped, is a failure.
 pub(super) async fn run<T>(
-    future: AttemptFuture<T>,
+    future: RunFuture<T>,
     cx: impl Interruptible,
     stop: CancellationToken,
     limits: TimeLimits,
@@ -152,7 +148,7 @@ pub(super) async fn run<T>(
 /// Cancels the attempt's token at the deadline, on a stall and when `stop` fires, and drops the attempt after the
 /// grace period.
 async fn drive<T>(
-    future: AttemptFuture<T>,
+    future: RunFuture<T>,
     cx: impl Interruptible,
     stop: CancellationToken,
     limits: TimeLimits,

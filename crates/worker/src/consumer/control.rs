@@ -2,8 +2,7 @@
 //! partitions.
 
 use kafleet_broker::{BrokerError, Commit, CommittedOffset, Partition, StartOffset};
-use kafleet_config::RateBy;
-use kafleet_config::TypePolicy;
+use kafleet_config::{RateBy, TypePolicy};
 use kafleet_fleet::control::{self, ControlKey, ControlState};
 use kafleet_model::offsets::{CompletedOffsets, Mark, Metadata, PendingRetries};
 use tokio::time::Instant;

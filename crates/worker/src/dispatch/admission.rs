@@ -119,9 +119,8 @@ impl Admission {
 
     /// Takes the next input that may start, with a permit if its attempt needs one.
     pub(super) fn next(&mut self, load: SlotLoad, now: Instant) -> Option<Input> {
-        let is_open = self.circuit.admits(now, load.attempts) && load.attempts < self.limits.open_slots();
-        let is_ready = is_open && (self.queue.ready() > 0 || self.queue.has_quarantined());
-        if !self.adaptive.admits(load.attempts, now, is_ready) || !is_open {
+        let is_ready = self.queue.ready() > 0 || self.queue.has_quarantined();
+        if !has_slot(self, load, now, is_ready) {
             return None;
         }
         if let Some(in_flight) = self.quarantine.pop(load.suspects) {
@@ -130,15 +129,11 @@ impl Admission {
         if self.queue.has_quarantined() && self.permits.acquire_quarantined() {
             return self.queue.pop_quarantined().map(Input::Task);
         }
-        while self.queue.ready() > 0 && self.permits.acquire() {
-            match self.queue.pop() {
-                Some(Input::Invalid(invalid)) if self.assignments.is_closed(invalid.tag) => {
-                    self.completions.release(invalid.tag);
-                }
-                input => return input,
-            }
+        if self.queue.ready() > 0 && self.permits.acquire() {
+            self.queue.pop_open(&self.assignments, &self.completions)
+        } else {
+            None
         }
-        None
     }
 
     /// Decides about the task that was taken last.
@@ -364,6 +359,12 @@ impl Admission {
             ..TypeStatus::default()
         }
     }
+}
+
+/// Returns whether an attempt or a call may start now. `is_ready`: there is something to start.
+pub(super) fn has_slot(admission: &mut Admission, load: SlotLoad, now: Instant, is_ready: bool) -> bool {
+    let is_open = admission.circuit.admits(now, load.attempts) && load.attempts < admission.limits.open_slots();
+    admission.adaptive.admits(load.attempts, now, is_open && is_ready) && is_open
 }
 
 #[cfg(test)]

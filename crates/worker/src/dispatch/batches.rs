@@ -13,7 +13,7 @@ use kafleet_model::worker_status::BatchStatus;
 use tokio::time::Instant;
 
 use super::HAND_OUT;
-use super::admission::{Admission, SlotLoad};
+use super::admission::{Admission, SlotLoad, has_slot};
 use super::failure_policy::time_left;
 use crate::decode::{InFlight, Input};
 
@@ -119,28 +119,20 @@ impl Admission {
         if let Some(in_flight) = self.quarantine.pop(load.suspects) {
             return Some(Input::Task(in_flight));
         }
-        loop {
-            match self.queue.pop()? {
-                Input::Invalid(invalid) if self.assignments.is_closed(invalid.tag) => {
-                    self.completions.release(invalid.tag);
-                }
-                input => return Some(input),
-            }
-        }
+        self.queue.pop_open(&self.assignments, &self.completions)
     }
 
     /// Takes the next group that is ready for a call, if a slot and a permit are free and the rate limit admits it.
     pub(super) fn next_group(&mut self, load: SlotLoad, now: Instant) -> Option<(Vec<Box<InFlight>>, Option<Permit>)> {
         let batches = self.batches.as_mut()?;
         let is_ready = batches.forming.has_ready(batches.ms(now));
-        let is_open = self.circuit.admits(now, load.attempts) && load.attempts < self.limits.open_slots();
-        if !self.adaptive.admits(load.attempts, now, is_open && is_ready) || !is_open || !is_ready {
+        if !has_slot(self, load, now, is_ready) || !is_ready {
             return None;
         }
         if !self.permits.acquire() || !self.limits.admit_call() {
             return None;
         }
-        Some((batches.take_ready(now)?, self.permits.take()))
+        Some((self.batches.as_mut()?.take_ready(now)?, self.permits.take()))
     }
 }
 

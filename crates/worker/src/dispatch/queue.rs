@@ -8,7 +8,8 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
-use crate::completions::DeliveryTag;
+use super::assignments::AssignmentStates;
+use crate::completions::{Completions, DeliveryTag};
 use crate::decode::{InFlight, Input};
 
 #[derive(Default)]
@@ -46,8 +47,14 @@ impl TaskQueue {
         self.ready.push_front(Input::Task(in_flight));
     }
 
-    pub(super) fn pop(&mut self) -> Option<Input> {
-        self.ready.pop_front()
+    /// Takes the next ready input of an open assignment; invalid records of closed ones are released.
+    pub(super) fn pop_open(&mut self, assignments: &AssignmentStates, completions: &Completions) -> Option<Input> {
+        loop {
+            match self.ready.pop_front()? {
+                Input::Invalid(invalid) if assignments.is_closed(invalid.tag) => completions.release(invalid.tag),
+                input => return Some(input),
+            }
+        }
     }
 
     /// Adds a task that runs again in quarantine.
